@@ -1,0 +1,91 @@
+"""How a position becomes signal: the table of encodings. Adding one is its file and one line here."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any
+
+from .base import Card, Composed, Encoding
+from .comrope import ComRoPEAP, ComRoPELD
+from .cpe import Cpe
+from .gta2d import Gta2d
+from .irpe import Irpe
+from .learnable_fourier import LearnableFourier
+from .learned import Learned
+from .none import NoEncoding
+from .rope_axial import RopeAxial
+from .rope_dinov3 import RopeDinov3
+from .rope_mixed import RopeMixed
+from .sincos2d import SinCos2d
+from .stack import EncodingStack
+
+ENCODINGS: dict[str, type[Encoding]] = {
+    "none": NoEncoding,
+    "learned": Learned,
+    "sincos2d": SinCos2d,
+    "learnable_fourier": LearnableFourier,
+    "rope_axial": RopeAxial,
+    "rope_mixed": RopeMixed,
+    "rope_dinov3": RopeDinov3,
+    "comrope": ComRoPELD,
+    "comrope_ap": ComRoPEAP,
+    "comrope_ld": ComRoPELD,
+    "irpe": Irpe,
+    "cpe": Cpe,
+    "gta2d": Gta2d,
+}
+
+__all__ = ["Card", "Composed", "ENCODINGS", "Encoding", "EncodingStack", "create_encoding", "encoding_class", "list_encodings"]
+
+
+def list_encodings(*, family: str | None = None, axes: int | None = None) -> list[str]:
+    """Names in the table, of one family ("additive", "rotary", "bias", ...) or those that accept a number of axes."""
+    families = sorted({cls.card.family for cls in ENCODINGS.values()})
+    if family is not None and family not in families:
+        raise ValueError(f"list_encodings: no family {family!r}; there are {families}.")
+    return [
+        name
+        for name, cls in ENCODINGS.items()
+        if (family is None or cls.card.family == family) and (axes is None or axes in cls.card.axes)
+    ]
+
+
+def encoding_class(name: str) -> type[Encoding]:
+    """The class behind a name; a misspelt one gets the nearest names."""
+    if name not in ENCODINGS:
+        near = difflib.get_close_matches(name, ENCODINGS, n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(map(repr, near))}?" if near else f"there are {', '.join(ENCODINGS)}."
+        raise ValueError(f"unknown encoding {name!r}: {hint}")
+    return ENCODINGS[name]
+
+
+def create_encoding(
+    name: str, *, dim: int, num_heads: int, depth: int | None = None, axes: int = 2, **options: Any
+) -> Encoding:
+    """One encoding (of one layer, where each layer has its own; `EncodingStack` builds those of a whole model).
+
+    Args:
+        name: a name of the table.
+        dim, num_heads: channels and heads of the attention it serves.
+        depth: layers of the host, for the encodings that need to know.
+        axes: coordinate axes: 1 sequence, 2 image, 3 video.
+        options: the encoding's own, see its class; an unknown one is refused with the accepted names.
+    """
+    cls = encoding_class(name)
+    accepted = inspect.signature(cls).parameters
+    unknown = [key for key in options if key not in accepted]
+    if unknown:
+        own = [key for key in accepted if key not in ("dim", "num_heads", "axes", "depth")]
+        near = difflib.get_close_matches(unknown[0], own, n=2, cutoff=0.5)
+        hint = f"did you mean {', '.join(map(repr, near))}?" if near else f"it accepts {own}."
+        raise ValueError(f"{name}: unknown option {unknown[0]!r}; {hint}")
+    missing = [
+        key for key, p in accepted.items()
+        if p.default is p.empty and key not in ("dim", "num_heads", "axes", "depth") and key not in options
+    ]  # fmt: skip
+    if missing:
+        raise ValueError(f"{name}: needs the option {missing[0]!r}; see {cls.__name__}.")
+    if "depth" in accepted:
+        options["depth"] = depth
+    return cls(dim=dim, num_heads=num_heads, axes=axes, **options)

@@ -1,0 +1,86 @@
+"""The arithmetic that encodings share: angles, rotations of channel pairs, logarithmic buckets, resampled tables."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+Layout = Literal["interleaved", "half"]
+LAYOUTS: tuple[str, ...] = ("interleaved", "half")
+
+
+def phase(coords: Tensor, freqs: Tensor) -> Tensor:
+    """Angles of rotary pairs: the sum over axes of coordinate times frequency.
+
+    Args:
+        coords: (B or 1, N, A) float.
+        freqs: (..., H or 1, A, P) radians per coordinate unit.
+
+    Returns:
+        (..., B or 1, H or 1, N, P). Elementwise products: autocast downcasts a matmul, and positions collapse.
+    """
+    freqs = freqs.unsqueeze(-4)  # (..., 1, H, A, P)
+    c = coords.unsqueeze(-3)  # (B, 1, N, A)
+    angle = c[..., 0, None] * freqs[..., 0, None, :]  # (..., B, H, N, P)
+    for axis in range(1, coords.shape[-1]):
+        angle = torch.addcmul(angle, c[..., axis, None], freqs[..., axis, None, :])
+    return angle
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout = "interleaved") -> Tensor:
+    """Turn channel pairs (a, b) into (a cos − b sin, a sin + b cos).
+
+    Args:
+        x: (B, H, N, D).
+        cos, sin: broadcastable to (B, H, N, P) with 2P <= D; channels from 2P on stay as they are.
+        layout: "interleaved" pairs channels (2i, 2i+1), "half" pairs (i, i + P).
+
+    Returns:
+        (B, H, N, D) in x's dtype; the arithmetic runs in the dtype of the tables (float32) when that is wider.
+    """
+    pairs = cos.shape[-1]
+    turned = x if 2 * pairs == x.shape[-1] else x[..., : 2 * pairs]
+    if layout == "interleaved":
+        a, b = turned.unflatten(-1, (pairs, 2)).unbind(-1)
+        out = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+    else:
+        a, b = turned.chunk(2, dim=-1)
+        out = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+    out = out.type_as(x)
+    return out if turned is x else torch.cat((out, x[..., 2 * pairs :]), dim=-1)
+
+
+def log_bucket(x: Tensor, ratio: float) -> Tensor:
+    """iRPE's piecewise index of integer (or float) offsets: exact up to `ratio`, logarithmic up to 2·ratio at 8·ratio.
+
+    Returns int64 in [−int(2·ratio), int(2·ratio)]. The clip happens at the float 2·ratio and the result is truncated, so
+    ratio 1.9 ends at 3. Source: microsoft/Cream iRPE (arXiv 2107.14222, eq. 18).
+    """
+    alpha, beta, gamma = ratio, 2 * ratio, 8 * ratio
+    size = x.abs()
+    far = alpha + torch.log(size.clamp(min=1).float() / alpha) / math.log(gamma / alpha) * (beta - alpha)
+    far = torch.sign(x).float() * far.round().clamp(max=beta)
+    return torch.where(size <= alpha, torch.round(x.float()), far).long()
+
+
+def resample_table(table: Tensor, source: tuple[int, int], target: tuple[int, int], *, antialias: bool, mode: str) -> Tensor:
+    """A learned table (1, h·w, C) at another grid, always from the original entries; float32 inside.
+
+    Equal grids give the table itself, without a resampling node. Target sizes go to the interpolation as sizes, never as
+    scale factors, whose rounding loses a row at some sizes (facebookresearch/dino#8).
+    """
+    if table.shape[1] != source[0] * source[1]:
+        raise ValueError(
+            f"resample_table: the table has {table.shape[1]} rows, its grid {tuple(source)} needs {source[0] * source[1]}; "
+            f"name the grid that the table was made for."
+        )
+    if guard_or_false(target[0] == source[0]) and guard_or_false(target[1] == source[1]):
+        return table
+    image = table.float().reshape(1, *source, -1).permute(0, 3, 1, 2)  # (1, C, h, w)
+    image = F.interpolate(image, size=tuple(target), mode=mode, align_corners=False, antialias=antialias)
+    return image.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)

@@ -1,0 +1,151 @@
+"""The rotary core: per-head frequency vectors over the axes turn pairs of channels of queries and keys.
+
+R(x) rotates pair i of head h by the angle Σ_a x_a · freqs[h, a, i]. Axial, Mixed, DINOv3, GTA's image form and (in a learned
+orthonormal basis) ComRoPE differ only in `frequencies`, in the pair layout and in what the prefix tokens do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..positions import Positions, Resize, Units
+from .base import Card, Encoding
+from .functional import Layout, phase, rotate
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """cos and sin (B or 1, H or 1, prefix + N, P) float32; prefix rows are the identity unless the encoding turns them."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+class Rotary(Encoding):
+    """Base of rotary encodings. Subclasses give `frequencies()`; hosts call `prepare` and `qk`.
+
+    Class attributes:
+        layout: "interleaved" pairs channels (2i, 2i+1), "half" pairs (i, i + P).
+        units, default_resize: the coordinate convention (see `Positions.to`).
+        prefix_coord: coordinate, on every axis, of class and register tokens; None leaves them unrotated.
+    """
+
+    layout: Layout = "interleaved"
+    units: Units = "index"
+    default_resize: Resize = "extend"
+    prefix_coord: float | None = None
+
+    def __init__(self, *, dim: int, num_heads: int, axes: int = 2, resize: Resize | None = None) -> None:
+        super().__init__(dim=dim, num_heads=num_heads, axes=axes)
+        self.resize = self.default_resize if resize is None else resize
+        if self.resize not in ("extend", "rescale"):
+            raise ValueError(f"{type(self).__name__}: resize must be 'extend' or 'rescale', got {resize!r}.")
+
+    def frequencies(self) -> Tensor:
+        """(H or 1, axes, P) float32, radians per coordinate unit."""
+        raise TypeError(f"{type(self).__name__} gives no frequencies; a rotary encoding must override frequencies().")
+
+    def coordinates(self, pos: Positions) -> Tensor:
+        """(B or 1, N, axes) in this encoding's convention."""
+        return pos.to(self.units, self.resize)
+
+    @classmethod
+    def prepare_layers(cls, layers: Sequence[Rotary], pos: Positions) -> list[Rotation]:
+        if pos.axes != layers[0].axes:
+            raise ValueError(
+                f"{cls.__name__}: made for {layers[0].axes} axes, got positions with {pos.axes}; create it with axes={pos.axes}."
+            )
+        coords = layers[0].coordinates(pos)
+        if len(layers) == 1:
+            freqs = layers[0].frequencies().to(coords.device)[None]
+        else:
+            freqs = torch.stack([layer.frequencies().to(coords.device) for layer in layers])  # (L, H, A, P)
+        angle = phase(coords, freqs)  # (L, B, H, N, P)
+        cos, sin = angle.cos(), angle.sin()
+        if pos.prefix and layers[0].prefix_coord is None:
+            # cos 1 and sin 0 leave prefix tokens bit-equal, without cutting and joining q and k in every layer.
+            cos, sin = F.pad(cos, (0, 0, pos.prefix, 0), value=1.0), F.pad(sin, (0, 0, pos.prefix, 0))
+        elif pos.prefix:
+            place = coords.new_full((1, pos.prefix, coords.shape[-1]), layers[0].prefix_coord)
+            lead = phase(layers[0].place_prefix(place, pos), freqs).expand(-1, cos.shape[1], -1, -1, -1)
+            cos, sin = torch.cat((lead.cos(), cos), dim=-2), torch.cat((lead.sin(), sin), dim=-2)
+        return [Rotation(c, s) for c, s in zip(cos.unbind(0), sin.unbind(0))]
+
+    def place_prefix(self, place: Tensor, pos: Positions) -> Tensor:
+        """A last word on the prefix tokens' coordinates (1 or B, prefix, axes)."""
+        return place
+
+    def prepare(self, pos: Positions) -> Rotation:
+        return self.prepare_layers([self], pos)[0]
+
+    def qk(self, q: Tensor, k: Tensor, ctx_q: Rotation, ctx_k: Rotation) -> tuple[Tensor, Tensor]:
+        return rotate(q, ctx_q.cos, ctx_q.sin, self.layout), rotate(k, ctx_k.cos, ctx_k.sin, self.layout)
+
+    @torch.no_grad()
+    def wavelengths(self, grid: tuple[int, ...]) -> Tensor:
+        """Wavelength of every pair in cells, (H or 1, P): 2π over the length of its frequency vector per cell step."""
+        pos = Positions(torch.zeros(1, 1, self.axes), extent=tuple(grid), train=tuple(grid))
+        origin = pos.to(self.units, self.resize)
+        step = Positions(torch.ones(1, 1, self.axes), extent=tuple(grid), train=tuple(grid)).to(self.units, self.resize) - origin
+        per_cell = self.frequencies().cpu() * step[0, 0][:, None]  # (H, A, P)
+        return 2 * math.pi / per_cell.norm(dim=1)
+
+
+def split_pairs(name: str, head_dim: int, axes: int) -> int:
+    """Pairs for each axis when the head's channels are shared out evenly; refuses widths that do not divide."""
+    if head_dim % (2 * axes):
+        fit = [h for h in range(2 * axes, head_dim + 2 * axes + 1, 2 * axes)][-2:]
+        raise ValueError(
+            f"{name}: a head of {head_dim} channels cannot be cut into pairs for {axes} axes; head_dim must be a multiple of "
+            f"{2 * axes}, e.g. {fit[0]} or {fit[-1]}: change dim or num_heads."
+        )
+    return head_dim // (2 * axes)
+
+
+def block_frequencies(freqs: Tensor, axes: int) -> Tensor:
+    """(P,) frequencies of one axis, repeated for every axis in its own block of pairs: (1, axes, axes · P)."""
+    return torch.block_diag(*[freqs[None]] * axes)[None]
+
+
+def positive(name: str, option: str, value: float) -> float:
+    """The value, when it is above zero."""
+    if not value > 0:
+        raise ValueError(f"{name}: {option} must be positive, got {value}.")
+    return value
+
+
+class FixedRotary(Rotary):
+    """Plain rotary with given frequencies: what is left of a learned rotary encoding once its basis is folded into W_q, W_k.
+
+    Args:
+        freqs: (H or 1, axes, P) radians per coordinate unit.
+        units, resize, prefix_coord: the coordinate convention and the place of prefix tokens.
+    """
+
+    card = Card("Folded rotary", "rotary", (1, 2, 3), ("qk",), "angle_i = sum_a x_a · f[a, i], f fixed", relative=True)
+    per_layer = True
+    no_decay = ("freqs",)
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        num_heads: int,
+        axes: int,
+        freqs: Tensor,
+        units: Units,
+        resize: Resize,
+        prefix_coord: float | None,
+    ) -> None:
+        super().__init__(dim=dim, num_heads=num_heads, axes=axes, resize=resize)
+        self.units, self.prefix_coord = units, prefix_coord
+        self.freqs = torch.nn.Parameter(freqs.detach().clone(), requires_grad=False)
+
+    def frequencies(self) -> Tensor:
+        return self.freqs.float()

@@ -1,0 +1,151 @@
+"""All encodings of all layers of one host: builds them from a specification, prepares their contexts once a forward."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..positions import Positions, Resize
+from .base import Composed, Encoding
+
+
+class EncodingStack(nn.ModuleDict):
+    """The encodings of a model: `stack[name]` is one shared encoding, or a list with one for each layer.
+
+    Parameters are named `rope_mixed.3.freqs` (per layer) or `learned.pos_embed` (shared).
+
+    Args:
+        spec: names joined by "+", e.g. "learned+rope_mixed".
+        depth: layers of the host.
+        options: for a single encoding its options; for a composition {name: options}.
+        facts: what only the host knows (train grid, prefix tokens, depth); handed to encodings that ask for it by name.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        *,
+        dim: int,
+        num_heads: int,
+        depth: int,
+        axes: int = 2,
+        options: dict[str, Any] | None = None,
+        facts: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        from . import create_encoding, encoding_class
+
+        names = spec.split("+")
+        if len(set(names)) < len(names):
+            raise ValueError(f"encoding {spec!r} names one encoding twice; every member must be another one.")
+        per_name = _options_by_name(names, options or {})
+        self.spec, self.depth = spec, depth
+        for name in names:
+            cls = encoding_class(name)
+            known = {k: v for k, v in (facts or {}).items() if k in inspect.signature(cls).parameters}
+            kwargs = {**known, **per_name[name]}
+
+            def build() -> Encoding:
+                return create_encoding(name, dim=dim, num_heads=num_heads, depth=depth, axes=axes, **kwargs)
+
+            self[name] = nn.ModuleList(build() for _ in range(depth)) if cls.per_layer else build()
+        mixers = [name for name in names if self.first(name).mixes]
+        if len(mixers) > 1:
+            raise ValueError(f"encoding {spec!r}: {mixers} all replace the product of probabilities and values; use one.")
+
+    def first(self, name: str) -> Encoding:
+        """The shared encoding of that name, or its first layer's."""
+        member = self[name]
+        return member[0] if isinstance(member, nn.ModuleList) else member
+
+    def encodings(self) -> Iterator[tuple[str, Encoding]]:
+        """Every encoding with its name relative to the stack."""
+        for name, member in self.items():
+            if isinstance(member, nn.ModuleList):
+                yield from ((f"{name}.{i}", layer) for i, layer in enumerate(member))
+            else:
+                yield name, member
+
+    def reset_parameters(self) -> None:
+        for _, encoding in self.encodings():
+            encoding.reset_parameters()
+
+    def prepare(self, pos: Positions) -> list[Any]:
+        """One entry for each member: a context, or a list of one context for each layer."""
+        with torch.autocast(pos.coords.device.type, enabled=False):
+            return [
+                type(member[0]).prepare_layers(list(member), pos)
+                if isinstance(member, nn.ModuleList)
+                else member.prepare(pos)
+                for member in self.values()
+            ]
+
+    def tokens(self, x: Tensor, ctx: list[Any]) -> Tensor:
+        for member, c in zip(self.values(), ctx):
+            x = member[0].tokens(x, c[0]) if isinstance(member, nn.ModuleList) else member.tokens(x, c)
+        return x
+
+    def between(self, x: Tensor, ctx: list[Any], i: int) -> Tensor:
+        for member, c in zip(self.values(), ctx):
+            if not isinstance(member, nn.ModuleList):
+                x = member.between(x, c, i)
+        return x
+
+    def layer(self, ctx: list[Any], i: int) -> tuple[Encoding | Composed, Any]:
+        """The encoding that acts inside layer i, and its context."""
+        pairs = [
+            (member[i], c[i]) if isinstance(member, nn.ModuleList) else (member, c)
+            for member, c in zip(self.values(), ctx)
+        ]
+        if len(pairs) == 1:
+            return pairs[0]
+        return Composed([p[0] for p in pairs]), tuple(p[1] for p in pairs)
+
+    def no_weight_decay(self) -> set[str]:
+        """Names, relative to the stack, of the parameters that must not be decayed."""
+        return {
+            f"{prefix}.{name}"
+            for prefix, encoding in self.encodings()
+            for name, _ in encoding.named_parameters()
+            if name.split(".")[-1] in encoding.no_decay or name.split(".")[0] in encoding.no_decay
+        }
+
+    def set_grid(self, grid: tuple[int, ...]) -> list[str]:
+        """Resample every table that belongs to a grid; returns what was resampled, in words."""
+        done = []
+        for name, encoding in self.encodings():
+            if hasattr(encoding, "set_grid"):
+                done += [f"{name}: {text}" for text in encoding.set_grid(grid)]
+        return done
+
+    def set_coords(self, resize: Resize | None) -> None:
+        """How coordinates grow with the grid: "extend", "rescale", or None for each encoding's own default."""
+        for _, encoding in self.encodings():
+            if hasattr(encoding, "resize"):
+                encoding.resize = encoding.default_resize if resize is None else resize
+
+    def truncate(self, depth: int) -> None:
+        """Drop the encodings of the layers from `depth` on."""
+        self.depth = min(depth, self.depth)
+        for name, member in list(self.items()):
+            if isinstance(member, nn.ModuleList):
+                self[name] = member[:depth]
+
+    def extra_repr(self) -> str:
+        return f"{self.spec!r}, depth={self.depth}"
+
+
+def _options_by_name(names: list[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    if len(names) == 1:
+        return {names[0]: options}
+    unknown = set(options) - set(names)
+    if unknown:
+        raise ValueError(
+            f"options of the composition {'+'.join(names)!r} go by member, e.g. {{{names[0]!r}: {{...}}}}; "
+            f"got {sorted(unknown)}, which are no members."
+        )
+    return {name: dict(options.get(name, {})) for name in names}

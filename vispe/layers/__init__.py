@@ -1,0 +1,7 @@
+"""Where the signal enters: attention, blocks and patch embedding that know hooks, and no encoding by name."""
+
+from .attention import Attention, CrossAttention, attend
+from .block import Block
+from .patch import PatchEmbed
+
+__all__ = ["Attention", "Block", "CrossAttention", "PatchEmbed", "attend"]

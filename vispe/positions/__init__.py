@@ -1,0 +1,16 @@
+"""Where the tokens are. Knows grids and sequences; never channels, heads or parameters."""
+
+from .grid import Positions, Resize, Units, custom_positions, full_grid, lattice, masked_grid, patch_grid
+from .video import video_grid
+
+__all__ = [
+    "Positions",
+    "Resize",
+    "Units",
+    "custom_positions",
+    "full_grid",
+    "lattice",
+    "masked_grid",
+    "patch_grid",
+    "video_grid",
+]
