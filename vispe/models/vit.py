@@ -72,7 +72,7 @@ class EncodedVisionTransformer(VisionTransformer):
                 facts={"grid": self.train_grid, "prefix": self.num_prefix_tokens},
             )
         self.encoding.to(dtype=dtype)
-        self._register_load_state_dict_pre_hook(_rename_plain_table)
+        self.register_load_state_dict_pre_hook(_rename_plain_table)
 
     def _grid_of(self, size: int | tuple[int, int]) -> tuple[int, int]:
         size = to_2tuple(size)
