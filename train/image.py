@@ -40,9 +40,10 @@ class ImageClassification(LightningModule):
         mixup_prob: Probability of mixing a batch at all.
         ema_decay: Decay of the averaged weights, which are then the ones evaluated; 0 is off.
         ema_warmup: Let the decay rise from 0 in the beginning, for short runs.
-        compile: ``torch.compile`` mode, or ``off``.
+        compile: ``torch.compile`` mode; null is off.
         grad_checkpointing: Recompute activations in the backward pass to save memory.
-        eval_coords: Coordinate conventions to evaluate as well, with the same weights; ``index``, ``rescaled``, ...
+        eval_coords: Coordinate conventions to evaluate as well, with the same weights;
+            vispe models know ``extend`` and ``rescale``.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class ImageClassification(LightningModule):
         mixup_prob: float = 1.0,
         ema_decay: float = 0.0,
         ema_warmup: bool = False,
-        compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = "off",
+        compile: Literal["default", "reduce-overhead", "max-autotune"] | None = None,
         grad_checkpointing: bool = False,
         eval_coords: list[str] | None = None,
     ) -> None:
@@ -85,7 +86,7 @@ class ImageClassification(LightningModule):
             self.net.set_grad_checkpointing()
         self.ema = ModelEmaV3(self.net, decay=ema_decay, use_warmup=ema_warmup, exclude_buffers=True) if ema_decay else None
         if self.ema is not None:
-            self.ema.requires_grad_(False)  # no gradients: DDP would wait for them
+            self.ema.requires_grad_(False).train()  # no gradients: DDP would wait for them; the mode follows Lightning
         self.mixing = self._mixing()
         self.criterion = self._criterion()
         self.accuracies: Accuracies | None = None
@@ -117,7 +118,7 @@ class ImageClassification(LightningModule):
                 rank_zero_info(f"init_from: {line}")
             if self.ema is not None:
                 self.ema.set(self.net)
-        if self.hparams.compile != "off":
+        if self.hparams.compile is not None:
             self.net.compile(mode=self.hparams.compile)
 
     def setup(self, stage: str) -> None:

@@ -9,7 +9,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 
 def label(stage: str, metric: str, *, size: tuple[int, int], train_size: tuple[int, int], coords: str | None) -> str:
-    """``val/top1`` at the train size, ``val/top1@48x64`` elsewhere, ``/rescaled`` appended for a convention."""
+    """``val/top1`` at the train size, ``val/top1@48x64`` elsewhere, ``/rescale`` appended for a convention."""
     at = "" if size == train_size else f"@{size[0]}x{size[1]}"
     return f"{stage}/{metric}{at}" + (f"/{coords}" if coords else "")
 

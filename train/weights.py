@@ -7,6 +7,7 @@ import torch
 from timm.models import load_state_dict
 
 from train.checkpoint import readable
+from vispe.convert import adapt
 
 EMA, NET = "ema.module.", "net."
 
@@ -17,10 +18,8 @@ def fit_state(net: torch.nn.Module, state: dict[str, Any]) -> tuple[dict[str, An
     Tables of another grid are resampled by the model's own filter; a classifier of another class count is left at its
     initial values.
     """
-    from timm.models.vision_transformer import checkpoint_filter_fn
-
     shapes = {k: tuple(v.shape) for k, v in state.items()}
-    state = dict(checkpoint_filter_fn(dict(state), net))
+    state = dict(adapt(dict(state), net))
     report = []
     for key, own in net.state_dict().items():
         if key not in state:
