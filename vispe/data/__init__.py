@@ -1,0 +1,7 @@
+"""Embedded and optional data sets; nothing here downloads anything."""
+
+from .atlas import AtlasError
+from .fashion import fashion_mnist
+from .glyphs import CachedGlyphs, GlyphDataset
+
+__all__ = ["AtlasError", "CachedGlyphs", "GlyphDataset", "fashion_mnist"]
