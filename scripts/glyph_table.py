@@ -1,0 +1,128 @@
+"""The committed table of docs/glyphs.md: a few encodings, three seeds each, on Glyph-47's test typefaces.
+
+    python scripts/glyph_table.py --runs runs/glyph_table            # trains what is missing, then writes the table
+    python scripts/glyph_table.py --runs runs/glyph_table --only-table
+
+Every cell is one `python -m train fit` and one `python -m train test` under configs/glyphs/base.yaml; a finished cell is
+kept, so that the script can be stopped and started again. Two one-thread processes run side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+CONFIG = "configs/glyphs/base.yaml"
+SIZES = [(32, 32), (48, 48), (64, 64), (96, 96), (32, 48)]
+ROTARY = ["extend", "rescale"]
+CELLS: dict[str, tuple[str, dict, list[str]]] = {  # name: (model, encoding_kwargs, coordinate conventions)
+    "none": ("vit_ti_none", {}, []),
+    "learned, std .02": ("vit_ti_learned", {}, []),
+    "learned, sin-cos start": ("vit_ti_learned", {"init": "sincos"}, []),
+    "rope_axial": ("vit_ti_rope_axial", {}, ROTARY),
+    "rope_mixed": ("vit_ti_rope_mixed", {}, ROTARY),
+}
+
+
+def run(command: list[str], log: Path) -> None:
+    """One process on one thread, its output in a file; the end of the file is the error message."""
+    with open(log, "w") as file:
+        code = subprocess.call(
+            command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+    if code:
+        raise RuntimeError(f"{' '.join(command)} failed; {log} ends with\n{log.read_text()[-2000:]}")
+
+
+def cell(name: str, seed: int, folder: Path) -> None:
+    """Train and test one encoding under one seed; leaves `done.json` with every metric."""
+    done = folder / "done.json"
+    if done.exists():
+        return
+    model, kwargs, conventions = CELLS[name]
+    common = ["--config", CONFIG, "--model.model", model, "--seed_everything", str(seed), "--run_dir", str(folder)]
+    common += ["--model.model_kwargs.encoding_kwargs", json.dumps(kwargs)]
+    folder.mkdir(parents=True, exist_ok=True)
+    started = time.time()
+    quiet = ["--trainer.enable_progress_bar", "false"]
+    if not (folder / "checkpoints" / "last.ckpt").exists():
+        run([sys.executable, "-m", "train", "fit", *common, *quiet], folder / "train.log")
+    sizes = str([list(size) for size in SIZES[1:]])
+    test = ["--ckpt_path", str(folder / "checkpoints" / "last.ckpt"), "--data.eval_sizes", sizes]
+    test += ["--model.eval_coords", str(conventions)]
+    run([sys.executable, "-m", "train", "test", *common, *quiet, *test], folder / "test.log")
+    with open(sorted(folder.glob("test/version_*/metrics.csv"))[-1], newline="") as file:
+        metrics = {key: float(value) for row in csv.DictReader(file) for key, value in row.items() if value}
+    seconds = time.time() - started
+    done.write_text(json.dumps({"encoding": name, "seed": seed, "seconds": seconds, "metrics": metrics}, indent=1))
+
+
+def rows(runs: Path) -> list[dict]:
+    """One row for each encoding, seed, convention and size."""
+    found = []
+    for path in sorted(runs.glob("*/done.json")):
+        result = json.loads(path.read_text())
+        for convention in CELLS[result["encoding"]][2] or [""]:
+            for height, width in SIZES:
+                at = "" if (height, width) == SIZES[0] else f"@{height}x{width}"
+                key = f"test/top1{at}" + (f"/{convention}" if convention else "")
+                found.append(
+                    dict(
+                        encoding=result["encoding"], coords=convention or "-", seed=result["seed"],
+                        size=f"{height}x{width}", top1=round(100 * result["metrics"][key], 2), seconds=round(result["seconds"]),
+                    )  # fmt: skip
+                )
+    return found
+
+
+def markdown(table: list[dict]) -> str:
+    """Mean and sample standard deviation over seeds."""
+    sizes = [f"{h}x{w}" for h, w in SIZES]
+    lines = ["| encoding | positions | seeds | " + " | ".join(sizes) + " |", "|---" * (3 + len(sizes)) + "|"]
+    for name, (_, _, conventions) in CELLS.items():
+        for convention in conventions or ["-"]:
+            own = [row for row in table if row["encoding"] == name and row["coords"] == convention]
+            values = [[row["top1"] for row in own if row["size"] == size] for size in sizes]
+            if own:
+                cells = [f"{statistics.mean(v):.1f} ± {statistics.stdev(v) if len(v) > 1 else 0:.1f}" for v in values]
+                lines.append(f"| {name} | {convention} | {len(values[0])} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=Path, default=Path("runs/glyph_table"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--side-by-side", type=int, default=2)
+    parser.add_argument("--only-table", action="store_true", help="train nothing, print what is finished")
+    parser.add_argument("--csv", type=Path, default=None, help="also write every row there")
+    args = parser.parse_args()
+    if not args.only_table:
+        jobs = [(name, seed) for seed in args.seeds for name in CELLS]
+        with ThreadPoolExecutor(args.side_by_side) as pool:
+            futures = [
+                pool.submit(cell, name, seed, args.runs / f"{name.replace(' ', '_').replace(',', '')}-{seed}")
+                for name, seed in jobs
+            ]
+            for (name, seed), future in zip(jobs, futures):
+                future.result()
+                print(f"{name}, seed {seed}: done", flush=True)
+    table = rows(args.runs)
+    print(markdown(table))
+    if args.csv:
+        with open(args.csv, "w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(table[0]))
+            writer.writeheader()
+            writer.writerows(table)
+
+
+if __name__ == "__main__":
+    main()
