@@ -61,6 +61,14 @@ class Encoding(nn.Module):
     def reset_parameters(self) -> None:
         """Set every parameter to its initial distribution."""
 
+    def check_axes(self, pos: Positions) -> None:
+        """Refuse positions with another number of axes than this encoding was made for."""
+        if pos.axes != self.axes:
+            raise ValueError(
+                f"{type(self).__name__}: made for {self.axes} axes, got positions with {pos.axes}; create it with "
+                f"axes={pos.axes}, if its card accepts them ({self.card.axes})."
+            )
+
     @classmethod
     def prepare_layers(cls, layers: Sequence[Encoding], pos: Positions) -> list[Any]:
         """Contexts of several layers of this encoding at the same positions; override to share or batch the work."""

@@ -89,6 +89,7 @@ class Cpe(Encoding):
             nn.init.zeros_(conv.bias)
 
     def prepare(self, pos: Positions) -> Positions:
+        self.check_axes(pos)
         if pos.grid is None:
             raise ValueError(
                 "cpe: the tokens are no full grid (some were dropped, or the positions are custom), so they cannot be "

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..positions import Positions, Resize
+from ..positions import Positions, Resize, resize_option
 from .base import Card, Encoding, at_least_float32
 from .rotary import positive
 
@@ -62,7 +62,7 @@ class LearnableFourier(Encoding):
         if axes % groups or dim % groups:
             raise ValueError(f"learnable_fourier: groups={groups} must divide axes={axes} and dim={dim}.")
         self.gamma, self.groups = positive("learnable_fourier", "gamma", gamma), groups
-        self.resize = self.default_resize if resize is None else resize
+        self.resize = resize_option("learnable_fourier", self.default_resize if resize is None else resize)
         self.freqs = nn.Parameter(torch.empty(fourier_dim // 2, axes // groups))
         self.fc1 = nn.Linear(fourier_dim, hidden_dim)
         self.fc2 = nn.Linear(hidden_dim, dim // groups)
@@ -81,6 +81,7 @@ class LearnableFourier(Encoding):
 
     def prepare(self, pos: Positions) -> Tensor:
         """(1 or B, prefix + N, C)."""
+        self.check_axes(pos)
         dtype = at_least_float32(self.freqs.dtype)
         hidden = self.features(pos.to("unit", self.resize).to(dtype))
         for layer in (self.fc1, self.fc2):  # in float32 whatever the module's dtype

@@ -90,6 +90,7 @@ class Learned(Encoding):
 
     def prepare(self, pos: Positions) -> Tensor:
         """The rows to add, (1 or B, prefix + N, C): zero for prefix tokens that have no row."""
+        self.check_axes(pos)
         if pos.extent is None or pos.units == "custom":
             raise ValueError(
                 "learned: a table needs grid positions (patch_grid), got custom coordinates; use learnable_fourier or "

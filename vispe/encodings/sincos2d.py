@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..positions import Positions, Resize
+from ..positions import Positions, Resize, resize_option
 from .base import Card, Encoding
 from .rotary import positive
 
@@ -117,7 +117,7 @@ class SinCos2d(Encoding):
             raise ValueError(f"sincos2d: base_size and interpolation_scale belong to preset 'diffusers', not to {preset!r}.")
         self.preset, self.base_size, self.interpolation_scale = preset, base_size, interpolation_scale
         self.layout = {**PRESETS[preset], **({} if theta is None else {"theta": positive("sincos2d", "theta", theta)})}
-        self.resize = self.default_resize if resize is None else resize
+        self.resize = resize_option("sincos2d", self.default_resize if resize is None else resize)
         sincos(torch.zeros(1, 1, axes), dim, **self.layout)  # refuses a width that does not divide, at construction
 
     def coordinates(self, pos: Positions) -> Tensor:
@@ -130,6 +130,7 @@ class SinCos2d(Encoding):
 
     def prepare(self, pos: Positions) -> Tensor:
         """(1 or B, prefix + N, C) float32."""
+        self.check_axes(pos)
         return F.pad(sincos(self.coordinates(pos), self.dim, **self.layout), (0, 0, pos.prefix, 0))
 
     def tokens(self, x: Tensor, ctx: Tensor) -> Tensor:

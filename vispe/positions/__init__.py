@@ -1,6 +1,6 @@
 """Where the tokens are. Knows grids and sequences; never channels, heads or parameters."""
 
-from .grid import Positions, Resize, Units, custom_positions, full_grid, lattice, masked_grid, patch_grid
+from .grid import Positions, Resize, Units, custom_positions, full_grid, lattice, masked_grid, patch_grid, resize_option
 from .video import video_grid
 
 __all__ = [
@@ -12,5 +12,6 @@ __all__ = [
     "lattice",
     "masked_grid",
     "patch_grid",
+    "resize_option",
     "video_grid",
 ]

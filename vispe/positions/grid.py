@@ -19,6 +19,13 @@ UNITS: tuple[str, ...] = ("index", "unit", "centered", "centered_min", "centered
 RESIZE: tuple[str, ...] = ("extend", "rescale")
 
 
+def resize_option(name: str, value: str) -> Resize:
+    """The value, when it is one of "extend" and "rescale"."""
+    if value not in RESIZE:
+        raise ValueError(f"{name}: resize must be 'extend' or 'rescale', got {value!r}.")
+    return value
+
+
 @dataclass(frozen=True)
 class Positions:
     """The places of the tokens of one sequence, or of a batch of sequences.
