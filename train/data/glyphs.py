@@ -9,13 +9,15 @@ from train.data.base import ImageData, Size
 from train.data.sampling import Key
 from vispe.data.glyphs import GlyphDataset
 
+ENDLESS = 2**62  # a GlyphDataset computes its samples, so its length costs nothing
+
 
 class FreshGlyphs(Dataset):
     """Training glyphs that are new in every epoch: epoch e draws the samples e * length onwards.
 
     Args:
         length: Samples of an epoch.
-        glyphs: A :class:`GlyphDataset` of at least as many samples as will be drawn.
+        glyphs: An endless :class:`GlyphDataset`.
     """
 
     def __init__(self, length: int, glyphs: GlyphDataset) -> None:
@@ -39,6 +41,8 @@ class Glyphs(ImageData):
         val_length: Validation samples, the same in every run.
         test_length: Test samples, the same in every run; meant for final tables.
         zoom: Least and greatest random zoom in training, null for none.
+        eval_canvas: Evaluate the further sizes with the picture of training size pasted into a larger field, instead of
+            drawn larger.
         common: The options of every image data module.
     """
 
@@ -51,30 +55,25 @@ class Glyphs(ImageData):
         channels: Literal[1, 3] = 1,
         train_length: int = 64_000,
         val_length: int = 2_000,
-        test_length: int = 4_000,
+        test_length: int = 3_000,
         zoom: tuple[float, float] | None = None,
+        eval_canvas: bool = False,
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        self.variant, self.channels, self.zoom = variant, channels, zoom
-        self.lengths = {"train": train_length, "val": val_length, "test": test_length}
         if self.repeats != 1:
-            raise ValueError("Glyphs: every sample is drawn anew, so repeated augmentation has no meaning; set repeats to 1")
+            raise ValueError("Glyphs: every sample is a new one, so repeats has no meaning; set it to 1")
+        self.channels, self.eval_canvas = channels, eval_canvas
+        self.train_length, self.lengths = train_length, {"val": val_length, "test": test_length}
+        self.train_options = {"seed": self.seed, "zoom": zoom, "variant": variant, "channels": channels}
+        self.eval_options = {"variant": variant, "channels": channels}
 
     def train_dataset(self) -> Dataset:
-        epochs = 1 if self.trainer is None else max(1, self.trainer.max_epochs or 1)
-        glyphs = GlyphDataset(
-            "train",
-            size=self.train_size,
-            length=self.lengths["train"] * epochs,
-            seed=self.seed,
-            variant=self.variant,
-            zoom=self.zoom,
-            channels=self.channels,
-        )
-        return FreshGlyphs(self.lengths["train"], glyphs)
+        glyphs = GlyphDataset("train", size=self.train_size, length=ENDLESS, **self.train_options)
+        return FreshGlyphs(self.train_length, glyphs)
 
     def eval_dataset(self, split: str, size: Size) -> Dataset:
-        return GlyphDataset(
-            split, size=size, length=self.lengths[split], variant=self.variant, channels=self.channels
-        )
+        options = self.eval_options | {"length": self.lengths[split], "size": size}
+        if self.eval_canvas and size != self.train_size:
+            options |= {"size": self.train_size, "canvas": size}
+        return GlyphDataset(split, **options)
