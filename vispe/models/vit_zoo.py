@@ -32,7 +32,11 @@ COMPOSITIONS: dict[str, dict[str, Any]] = {
 }
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    **{name: dict(encoding=name) for name, cls in ENCODINGS.items() if 2 in cls.card.axes},
+    **{
+        name: dict(encoding=name)
+        for name, cls in ENCODINGS.items()
+        if 2 in cls.card.axes and set(cls.card.needs) <= {"coords", "grid"}
+    },
     "learned": dict(encoding="learned", encoding_kwargs={"prefix_rows": True}),  # the table of a plain timm ViT
     **COMPOSITIONS,
 }
