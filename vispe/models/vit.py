@@ -173,8 +173,9 @@ class EncodedVisionTransformer(VisionTransformer):
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Per-layer encodings go with their block, shared ones with the stem."""
         own = r"^encoding\.\w+\.(?:\w+\.)?(\d+)\."
+        uncaptured = own.replace(r"(\d+)", r"\d+")  # timm reads every capturing group as a number, unmatched ones too
         return {
-            "stem": rf"^cls_token|^reg_token|^patch_embed|^norm_pre|(?!{own})^encoding\.",
+            "stem": rf"^cls_token|^reg_token|^patch_embed|^norm_pre|(?!{uncaptured})^encoding\.",
             "blocks": [(r"^blocks\.(\d+)", None), (own, None), (r"^norm|^fc_norm", (99999,))],
         }
 
