@@ -183,7 +183,7 @@ class ImageClassification(LightningModule):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
         if self.ema is not None:  # here and not at the end of the batch, which comes after checkpoints are saved
-            self.ema.update(self.net, step=self.global_step)
+            self.ema.update(self.net, step=self.global_step + 1)
 
     # evaluation
 
