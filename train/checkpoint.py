@@ -54,8 +54,8 @@ class readable:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        broken = (EOFError, pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError)
-        if not isinstance(error, broken) or isinstance(error, CheckpointError):
+        broken = (EOFError, OSError, pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError)
+        if not isinstance(error, broken) or isinstance(error, (CheckpointError, FileNotFoundError, PermissionError)):
             return
         size = self.path.stat().st_size if self.path.is_file() else 0
         others = sorted(str(p) for p in self.path.parent.glob("*.ckpt") if p.resolve() != self.path.resolve())

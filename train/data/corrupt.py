@@ -1,7 +1,7 @@
 """Samples that cannot be read: named, counted over all loader workers, and never lost in silence."""
 
 import multiprocessing
-import warnings
+import sys
 from typing import Any, Literal
 
 import torch
@@ -44,7 +44,8 @@ class CorruptSamples:
             raise CorruptSampleError(f"{what}. Replace or remove it, or set on_corrupt to 'skip'") from error
         if count > self.limit:
             raise CorruptSampleError(f"{what}. That is number {count}, more than max_corrupt={self.limit}") from error
-        warnings.warn(f"{what} (skipped, number {count})", stacklevel=2)
+        # not a warning or a log record: a worker's filters and handlers may swallow those
+        print(f"{what} (skipped, number {count})", file=sys.stderr, flush=True)
 
 
 def collate(samples: list[Any]) -> Any:
