@@ -1,5 +1,158 @@
-"""Foreign weights."""
+"""Weights from elsewhere: official state dicts onto our models, every key accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from timm.layers import to_2tuple
+from torch import Tensor, nn
+
+from . import comrope, cpvt, irpe, plain, rope_vit
+from .files import read, unwrap
+from .permute import permute_rope
+from .report import Report
+from .tables import Grid
+
+# In the order they are tried: every layout is told from the ones below it by a key of its own.
+SOURCES: dict[str, ModuleType] = {
+    "comrope": comrope, "irpe": irpe, "cpvt": cpvt, "rope_vit": rope_vit, "plain": plain,
+}  # fmt: skip
+
+__all__ = ["Report", "SOURCES", "adapt", "convert", "load", "permute_rope", "recognise"]
 
 
-def adapt(state_dict, model):
-    return state_dict
+def recognise(state_dict: Mapping[str, Any]) -> str:
+    """The name of the layout that these keys belong to ("vispe" for our own).
+
+    Raises:
+        ValueError: no known layout.
+    """
+    keys = set(state_dict)
+    if any(key.startswith("encoding.") for key in keys):
+        return "vispe"
+    for name, source in SOURCES.items():
+        if source.matches(keys):
+            return name
+    raise ValueError(
+        f"convert: {len(keys)} keys of no known layout, e.g. {sorted(keys)[:4]}; known layouts are {['vispe', *SOURCES]}. If they are "
+        f"timm's names behind a prefix, take the prefix off."
+    )
+
+
+def convert(
+    state_dict: Mapping[str, Any], model: nn.Module, source: str = "auto", *, source_grid: Grid | None = None
+) -> tuple[dict[str, Tensor], Report]:
+    """An official state dict in our model's keys, and the account of it. Neither the model nor the input changes.
+
+    Args:
+        state_dict: tensors by name; wrappers ("model", "state_dict") and prefixes ("module.") are taken off.
+        model: the model they are for; EncodedVisionTransformer, or timm's Twins for its pyramid.
+        source: a name of `SOURCES`, "vispe", or "auto" to tell it from the keys.
+        source_grid: (rows, columns) of the grid that a learned table was made for. Without it, a table with as many rows as the
+            model's is taken for the model's grid, and a square number of rows for a square, which the report then says.
+
+    Returns:
+        The new state dict (differentiable in the old), and a `Report` of every key.
+
+    Raises:
+        ValueError: unknown source or layout, a table whose grid cannot be told.
+    """
+    state = unwrap(state_dict)
+    name = recognise(state) if source == "auto" else source
+    if name != "vispe" and name not in SOURCES:
+        raise ValueError(f"convert: source must be 'auto', 'vispe' or one of {tuple(SOURCES)}, got {source!r}.")
+    draft = (plain if name == "vispe" else SOURCES[name]).translate(state, model, source_grid)
+    draft.report.source = name
+    for key in list(draft.left):
+        draft.refuse(key, "the model has no place for it")
+    draft.report.missing = [key for key in model.state_dict() if key not in draft.new]
+    return draft.new, draft.report
+
+
+def load(
+    model: nn.Module,
+    weights: str | Path | Mapping[str, Any],
+    source: str = "auto",
+    *,
+    strict: bool = True,
+    source_grid: Grid | None = None,
+) -> Report:
+    """Load weights from a file or a state dict into a model: all of them, or none when anything is wrong.
+
+    Args:
+        weights: .safetensors, .pth, .pt, .ckpt or .bin (read without running code in it), or a state dict.
+        source, source_grid: see `convert`.
+        strict: refuse weights that leave one of the model's keys without a value or bring one that it has no place for. Otherwise
+            those are left out and reported, entries of another shape with them.
+
+    Returns:
+        What became of every key.
+
+    Raises:
+        FileNotFoundError, ValueError: naming the file or key; the model is as it was before.
+    """
+    content = weights if isinstance(weights, Mapping) else read(weights)
+    try:
+        new, report = convert(content, model, source, source_grid=source_grid)
+        _check_shapes(new, model, report, strict)
+        if strict and not report.complete:
+            raise ValueError(
+                f"load: {report.source} weights do not fit this model: {report.problems()}. Create the model with the options of "
+                f"the source, or pass strict=False to load the rest."
+            )
+    except ValueError as error:
+        raise error if isinstance(weights, Mapping) else ValueError(f"{weights}: {error}") from error
+    with torch.no_grad():
+        model.load_state_dict(new, strict=False)
+    return report
+
+
+def adapt(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """timm's hook for pretrained weights: our own layout at any image size, plain ViTs, and the layouts of `SOURCES`.
+
+    timm itself goes on to check names and shapes and to adapt the classifier and the input channels. The grid of a learned table
+    comes from the configuration that timm saved with the weights.
+    """
+    state = unwrap(state_dict)
+    new, report = convert(state, model, source_grid=_saved_grid(state, model))
+    return new | {key: state[key] for key in report.unexpected}
+
+
+def _saved_grid(state: dict[str, Tensor], model: nn.Module) -> Grid | None:
+    """The grid of the weights, from the arguments that timm saved beside them; None without such arguments.
+
+    The `input_size` of timm's default configuration would not do: it is the name's, not that of the weights at hand.
+    """
+    size = getattr(model, "pretrained_model_args", {}).get("img_size")
+    table = state.get("encoding.learned.pos_embed", state.get("pos_embed"))
+    kernel = state.get("patch_embed.proj.weight")
+    if size is None or table is None or kernel is None or "learned" not in getattr(model, "encoding", {}):
+        return None
+    height, width = (s // p for s, p in zip(to_2tuple(size), kernel.shape[-2:]))
+    prefix = table.shape[1] - height * width
+    return (height, width) if 0 <= prefix <= model.encoding["learned"].prefix_rows else None
+
+
+def _check_shapes(new: dict[str, Tensor], model: nn.Module, report: Report, strict: bool) -> None:
+    wanted = model.state_dict()
+    for key, tensor in list(new.items()):
+        if key not in wanted:
+            why = "the model has no such entry"
+        elif tensor.shape != wanted[key].shape:
+            why = f"shape {tuple(tensor.shape)}, the model has {tuple(wanted[key].shape)}"
+        else:
+            continue
+        if strict and key in wanted:
+            raise ValueError(
+                f"load: {key} ({report.source}) has {why}; create the model with the size of the source, or pass strict=False to "
+                f"keep the model's own values there."
+            )
+        origin = report.used.pop(key)
+        del new[key]
+        report.unexpected |= dict.fromkeys(origin or (key,), f"{key}: {why}")
+        if key in wanted:
+            report.missing.append(key)

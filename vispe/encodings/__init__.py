@@ -13,6 +13,7 @@ from .gta2d import Gta2d
 from .irpe import Irpe
 from .learnable_fourier import LearnableFourier
 from .learned import Learned
+from .liere_comrope import LieREComRoPE
 from .none import NoEncoding
 from .rope_axial import RopeAxial
 from .rope_dinov3 import RopeDinov3
@@ -31,6 +32,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "comrope": ComRoPELD,
     "comrope_ap": ComRoPEAP,
     "comrope_ld": ComRoPELD,
+    "liere_comrope": LieREComRoPE,
     "irpe": Irpe,
     "cpe": Cpe,
     "gta2d": Gta2d,

@@ -1,0 +1,35 @@
+"""How near is near enough: the tolerances at the end of the specification pages of rotary and of additive encodings."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+ROTARY = {"comrope", "liere", "string", "gta2d"}  # and everything that begins with "rope"
+TABLES = ("cos", "sin", "positions", "angle_matrices", "rotation_blocks", "so2_matrices", "freqs")
+
+
+def tolerances(folder: str, key: str, expected: Tensor) -> float:
+    """One number for absolute and relative error together (see `check`)."""
+    rotary = folder in ROTARY or folder.startswith("rope")
+    kind, _, name = key.partition(".")
+    if expected.dtype == torch.float64:
+        return 1e-9
+    if kind == "grad":
+        return 1e-5 if rotary else 5e-4
+    if rotary:
+        return 2e-6 if name.startswith(TABLES) else 1e-5 if name.startswith("logits") and "unscaled" not in name else 2e-5
+    return 1e-4 if name.startswith(("logits", "features")) else 2e-5
+
+
+def check(key: str, actual: Tensor, expected: Tensor, tolerance: float) -> None:
+    """Integers must be equal. Outputs: |a − e| <= t + t|e|. Gradients: |a − e| <= t · max|e|, each against its tensor's largest."""
+    assert actual.shape == expected.shape, f"{key}: shape {tuple(actual.shape)}, official {tuple(expected.shape)}"
+    if not expected.is_floating_point():
+        assert torch.equal(actual.to(expected.dtype), expected), f"{key}: {int((actual != expected).sum())} ids differ"
+        return
+    actual, expected = actual.detach().double(), expected.double()
+    assert actual.isfinite().all(), f"{key}: not finite"
+    scale = expected.abs().max().expand_as(expected) if key.startswith("grad.") else 1 + expected.abs()
+    excess = ((actual - expected).abs() / scale.clamp(min=1e-12)).max().item() if expected.numel() else 0.0
+    assert excess <= tolerance, f"{key}: error {excess:.2e} of {tolerance:.0e} allowed"

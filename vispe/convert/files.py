@@ -1,0 +1,61 @@
+"""Reading a checkpoint: safe formats only, wrappers taken off, and a message that names the file when it is broken."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_WRAPPERS = ("state_dict", "model", "module")
+_PREFIXES = ("module.", "_orig_mod.", "model.")
+SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The contents of a checkpoint file on the CPU."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"load: there is no file {path}.")
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"load: {path} must end in one of {SUFFIXES}, got {path.suffix!r}; convert it first.")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        with torch.serialization.safe_globals([argparse.Namespace]):  # DeiT and MAE save their arguments beside the weights
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # every reader has its own exceptions for a broken file
+        raise ValueError(
+            f"load: {path} ({path.stat().st_size} bytes) cannot be read as weights: {type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else 'no details'}. The file is truncated, corrupt, or holds more than "
+            f"tensors and plain values; fetch it again or save only its state dict."
+        ) from error
+
+
+def unwrap(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The state dict inside a checkpoint, without "module." and the like in front of its keys."""
+    inner: Any = content
+    for _ in range(3):
+        if not isinstance(inner, Mapping):
+            break
+        name = next((w for w in _WRAPPERS if isinstance(inner.get(w), Mapping)), None)
+        if name is None:
+            break
+        inner = inner[name]
+    if not isinstance(inner, Mapping) or not inner or not all(isinstance(k, str) for k in inner):
+        raise ValueError(f"load: no state dict inside; expected a mapping of names to tensors, got {type(content).__name__}.")
+    state = {k: v for k, v in inner.items() if isinstance(v, Tensor)}
+    if not state:
+        raise ValueError(f"load: no tensors inside; the top level holds {sorted(map(str, content))[:8]}.")
+    for prefix in ("ema.module.", "net."):  # our training checkpoints: the averaged weights if they hold some
+        if any(k.startswith("net.") for k in state) and any(k.startswith(prefix) for k in state):
+            state = {k: v for k, v in state.items() if k.startswith(prefix)}
+            state = {k[len(prefix) :]: v for k, v in state.items()}
+    while prefix := next((p for p in _PREFIXES if all(k.startswith(p) for k in state)), None):
+        state = {k[len(prefix) :]: v for k, v in state.items()}
+    return state

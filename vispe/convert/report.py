@@ -1,0 +1,85 @@
+"""What became of every key of a foreign state dict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass
+class Report:
+    """The account of one conversion. Every key of the source stands in `used`, `dropped` or `unexpected`.
+
+    Attributes:
+        source: name of the layout.
+        used: key of our model -> the source's key or keys it was made from.
+        dropped: source key -> why the model does not need it; its function is the same without.
+        unexpected: source key -> why it found no place, although it carries something; strict loading refuses these.
+        missing: keys of our model that got nothing; strict loading refuses these.
+        resampled: key of our model -> from which grid to which.
+        notes: what was assumed.
+    """
+
+    source: str
+    used: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    unexpected: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    resampled: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the model is now what the source was."""
+        return not self.missing and not self.unexpected
+
+    def problems(self) -> str:
+        """Missing and unexpected keys, in words; empty when complete."""
+        lines = [f"missing in the source: {', '.join(_some(self.missing))}"] if self.missing else []
+        return "; ".join(lines + [f"{key}: {why}" for key, why in _some_items(self.unexpected)])
+
+    def __str__(self) -> str:
+        head = f"{self.source}: {len(self.used)} entries set"
+        parts = [f"resampled {k}: {v}" for k, v in self.resampled.items()]
+        parts += [f"dropped {k}: {v}" for k, v in _some_items(self.dropped)]
+        parts += [f"unexpected {k}: {v}" for k, v in _some_items(self.unexpected)]
+        parts += [f"missing {', '.join(_some(self.missing))}"] if self.missing else []
+        return "\n  ".join([head, *parts, *self.notes])
+
+
+class Draft:
+    """A conversion in progress: source entries are taken once, ours are put once."""
+
+    def __init__(self, state: dict[str, Tensor], source: str) -> None:
+        self.left = dict(state)
+        self.new: dict[str, Tensor] = {}
+        self.report = Report(source)
+
+    def put(self, key: str, tensor: Tensor, *origin: str) -> None:
+        """Set one of our keys; `origin` are the source keys it was made from."""
+        self.new[key] = tensor
+        self.report.used[key] = origin
+        for name in origin:
+            self.left.pop(name, None)
+
+    def move(self, old: str, new: str) -> None:
+        """Take a source entry over as it is."""
+        self.put(new, self.left[old], old)
+
+    def drop(self, key: str, why: str) -> None:
+        self.left.pop(key)
+        self.report.dropped[key] = why
+
+    def refuse(self, key: str, why: str) -> None:
+        self.left.pop(key)
+        self.report.unexpected[key] = why
+
+
+def _some(items: list[str], most: int = 8) -> list[str]:
+    return items[:most] + ([f"and {len(items) - most} more"] if len(items) > most else [])
+
+
+def _some_items(items: dict[str, str], most: int = 8) -> list[tuple[str, str]]:
+    pairs = list(items.items())
+    return pairs[:most] + ([("...", f"{len(pairs) - most} more")] if len(pairs) > most else [])
