@@ -1,13 +1,13 @@
 """Build the glyph atlas of Glyph-47 (``vispe/data/glyph47.zip``) from the ``fontpkg-*`` font packages.
 
-    pip install $(python scripts/build_glyphs.py --packages)   # build-time only; vispe itself does not need them
-    python scripts/build_glyphs.py                              # write the atlas
-    python scripts/build_glyphs.py --check                      # rebuild in memory, compare with the shipped file
-    python scripts/build_glyphs.py --credits                    # the credit table of vispe/data/GLYPHS.md
+    pip install $(python scripts/build_glyphs.py --packages)  # for the build only, vispe does not need them
+    python scripts/build_glyphs.py                             # write the atlas
+    python scripts/build_glyphs.py --check                     # rebuild, compare with the shipped file
+    python scripts/build_glyphs.py --credits                   # the credit table of vispe/data/GLYPHS.md
 
-With the same packages, Pillow and FreeType the pixels and the index are the same; the bytes of the file also depend
-on the libwebp inside Pillow, so ``--check`` compares pixels and index, not bytes. What the atlas holds and why is
-told in ``vispe/data/GLYPHS.md``.
+With the same packages, Pillow and FreeType the pixels and the index are the same; the bytes of the file also
+depend on the libwebp inside Pillow, so ``--check`` compares pixels and index, not bytes. What the atlas holds
+and why is told in ``vispe/data/GLYPHS.md``.
 """
 
 import argparse
@@ -33,22 +33,23 @@ TEXTURE = 192  # px: side of a background crop
 EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time stamp, so that equal contents give equal zip files
 
 FAMILIES = (
-    "abeezee abril-fatface alegreya-sans alfa-slab-one amiri anton arvo barlow bebas-neue bitter black-ops-one "
-    "caveat chakra-petch cinzel comfortaa cormorant-garamond crimson-text dancing-script delius dosis exo-2 "
-    "fira-code fjalla-one fredoka great-vibes ibm-plex-serif inconsolata indie-flower josefin-sans kalam lato "
-    "lobster-two luckiest-guy merriweather oleo-script orbitron oswald pacifico permanent-marker playfair-display "
-    "press-start-2p rajdhani righteous roboto-slab rowdies rubik shadows-into-light space-mono spectral titan-one "
-    "unbounded zeyada zilla-slab"
+    "abeezee abril-fatface alegreya-sans alfa-slab-one amiri anton arvo barlow bebas-neue bitter "
+    "black-ops-one caveat chakra-petch cinzel comfortaa cormorant-garamond crimson-text dancing-script "
+    "delius dosis exo-2 fira-code fjalla-one fredoka great-vibes ibm-plex-serif inconsolata indie-flower "
+    "josefin-sans kalam lato lobster-two luckiest-guy merriweather oleo-script orbitron oswald pacifico "
+    "permanent-marker playfair-display press-start-2p rajdhani righteous roboto-slab rowdies rubik "
+    "shadows-into-light space-mono spectral titan-one unbounded zeyada zilla-slab"
 ).split()
 # Served as test families while the data set was designed, so they must not be test families again.
 LOOKED_AT = (
     "fjalla-one indie-flower oleo-script cormorant-garamond delius kalam luckiest-guy lato black-ops-one "
     "abril-fatface press-start-2p cinzel"
 ).split()
-# Name in skimage.data, top-left corner and side of the square that is reduced to TEXTURE px; all CC0 or public domain.
+# Name in skimage.data; top, left, side of the square reduced to TEXTURE px. All are CC0 or public domain.
 PHOTOS = {
     "brick": (0, 0, 384), "grass": (0, 0, 384), "gravel": (0, 0, 384), "camera": (100, 60, 384),
-    "chelsea": (0, 60, 300), "coffee": (0, 100, 400), "rocket": (0, 150, 420), "hubble_deep_field": (100, 100, 576),
+    "chelsea": (0, 60, 300), "coffee": (0, 100, 400), "rocket": (0, 150, 420),
+    "hubble_deep_field": (100, 100, 576),
 }  # fmt: skip
 CHARS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 SEPARATE_LOWER = "abdefghnqrt"  # the EMNIST "balanced" convention: the other 15 letters join their capital
@@ -69,7 +70,7 @@ def draw_split() -> dict[str, list[str]]:
 
 
 def font_files(family: str) -> list[Path]:
-    """The TTF files kept for a family: roman before italic, light before bold, at most MAX_FILES, evenly spread."""
+    """The TTF files kept for a family: roman first, light before bold, at most MAX_FILES, evenly spread."""
     dist = importlib.metadata.distribution(f"fontpkg-{family}")
     files = [Path(dist.locate_file(f)) for f in dist.files or () if f.name.endswith(".ttf")]
 
@@ -85,7 +86,7 @@ def font_files(family: str) -> list[Path]:
 
 
 def faces(family: str) -> list[tuple[Path, list[float] | None, float | None]]:
-    """``(file, axis values, weight)`` of each face; a static file is one face, a variable one a face a weight."""
+    """``(file, axis values, weight)`` of each face; a variable file has a face for each of WEIGHTS."""
     found = []
     for path in font_files(family):
         try:
@@ -112,14 +113,14 @@ def ink(path: Path, axes: list[float] | None, char: str, size: float) -> np.ndar
 
 
 def glyph(path: Path, axes: list[float] | None, char: str) -> np.ndarray:
-    """One character, its ink's longest side LONGEST px (within hinting), 16 grey levels as 0, 17, ..., 255."""
+    """One character, its ink's longest side LONGEST px (up to hinting), 16 grey levels: 0, 17, ..., 255."""
     first = ink(path, axes, char, LONGEST)
     image = ink(path, axes, char, LONGEST * LONGEST / max(first.shape))
     return ((image.astype(np.int32) * 15 + 127) // 255 * 17).astype(np.uint8)
 
 
 def similarity(images: dict[str, np.ndarray]) -> np.ndarray:
-    """Pairwise correlation of the glyphs of one face, each stretched to 32 x 32; 1 for two nearly solid bars."""
+    """Pairwise correlation of the glyphs of a face, each stretched to 32 x 32; 1 for two near solid bars."""
     square = [Image.fromarray(a).resize((32, 32), Image.Resampling.BOX) for a in images.values()]
     v = np.stack([np.asarray(s, float).ravel() / 255 for s in square])
     solid = v.mean(1) > 0.85
@@ -129,11 +130,11 @@ def similarity(images: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def look_alikes(images: dict[str, np.ndarray]) -> set[str]:
-    """Lower-case letters of one face that are drawn like a character of another class: their label could not be read.
+    """Lower-case letters of a face that are drawn like a character of another class: nobody could tell them.
 
-    All 11 separate lower-case letters go if they correlate by more than 0.8 on average with their capitals (typefaces
-    of capitals or small capitals); any other lower-case letter goes if it correlates by more than 0.94, at nearly the
-    same aspect ratio, with a character of another class that stays (l and I, o and 0).
+    All 11 separate lower-case letters go if they correlate by more than 0.8 on average with their capitals
+    (typefaces of capitals or small capitals); any other lower-case letter goes if it correlates by more than
+    0.94, at nearly the same aspect ratio, with a character of another class that stays (l and I, o and 0).
     """
     score = similarity(images)
     at = {c: k for k, c in enumerate(images)}
@@ -148,7 +149,7 @@ def look_alikes(images: dict[str, np.ndarray]) -> set[str]:
 
 
 def build_family(family: str) -> tuple[dict, np.ndarray]:
-    """Index entry and sheet of a family. A glyph's entry: ``[char, face, top, left, height, width]``."""
+    """Index entry and sheet of a family; a glyph is ``[char, face, top, left, height, width]`` in it."""
     meta = importlib.metadata.metadata(f"fontpkg-{family}")
     entry = {"package": f"fontpkg-{family}", "version": meta["Version"], "licence": meta["License-Expression"]}
     entry |= {"faces": [], "left_out": [], "glyphs": []}
@@ -190,8 +191,10 @@ def build(say=print) -> tuple[dict, dict[str, np.ndarray]]:
     index = {
         "format": 1, "longest": LONGEST, "gap": GAP, "families": {}, "textures": sorted(PHOTOS),
         "split": draw_split(),
-        "built_with": {"pillow": importlib.metadata.version("pillow"), "freetype": features.version("freetype2"),
-                       "scikit-image": importlib.metadata.version("scikit-image")},
+        "built_with": {
+            "pillow": importlib.metadata.version("pillow"), "freetype": features.version("freetype2"),
+            "scikit-image": importlib.metadata.version("scikit-image"),
+        },
     }  # fmt: skip
     images = {f"textures/{name}.webp": build_texture(name) for name in index["textures"]}
     for k, family in enumerate(FAMILIES):

@@ -23,8 +23,8 @@ def fashion_mnist(root: str | Path, *, train: bool = True, transform: Callable |
     Items are ``(PIL image, label)``, or ``(transform(image), label)``.
 
     Args:
-        root: either torchvision's folder, which has ``FashionMNIST/raw/train-images-idx3-ubyte`` and so on, or any
-            folder that holds the four idx files themselves, gzipped (``.gz``) or not.
+        root: either torchvision's folder, which has ``FashionMNIST/raw/train-images-idx3-ubyte`` and so on,
+            or any folder that holds the four idx files themselves, gzipped (``.gz``) or not.
         train: the training part, else the test part.
         transform: as in torchvision.
 
@@ -71,7 +71,7 @@ def _idx_path(folder: Path, train: bool, what: str) -> Path | None:
 
 
 def read_idx(path: Path, ndim: int) -> np.ndarray:
-    """A uint8 array of ``ndim`` axes from an idx file (big-endian header: 0, 0, type 8, ndim, then the lengths)."""
+    """A uint8 array of ``ndim`` axes from an idx file (big-endian header: 0, 0, type 8, ndim, lengths)."""
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, gzip.zlib.error) as e:

@@ -21,26 +21,28 @@ LENGTHS = {"train": 30000, "val": 2000, "test": 3000}  # defaults
 class GlyphDataset(Dataset):
     """One character a picture; item ``i`` is ``(float32 (C, H, W) in [0, 1], label 0..46)``.
 
-    The label of item ``i`` is ``i % 47`` (balanced), its name ``dataset.classes[label]``. A picture is a function of
-    ``(seed, split, index)`` and of the options only: no global random state, no time, no worker or rank. It is the
-    same bit for bit in every process, so that an evaluation set is fixed, and a ``length`` as large as the whole run
-    gives training samples that never repeat.
+    The label of item ``i`` is ``i % 47`` (balanced), its name ``dataset.classes[label]``. A picture is a
+    function of ``(seed, split, index)`` and of the options only: no global random state, no time, no worker
+    or rank. It is the same bit for bit in every process, so that an evaluation set is fixed, and a ``length``
+    as large as the whole run gives training samples that never repeat.
 
-    Splits keep whole typeface families apart: 35 in ``train``, 6 in ``val``, 12 in ``test`` (see GLYPHS.md). Choose
-    and tune on ``val``; **``test`` is for final tables only**, otherwise it stops being a test.
+    Splits keep whole typeface families apart: 35 in ``train``, 6 in ``val``, 12 in ``test`` (see GLYPHS.md).
+    Choose and tune on ``val``; **``test`` is for final tables only**, otherwise it stops being a test.
 
-    Size: all random draws are stated in frames, so index ``i`` is the same scene at every size, and a larger picture
-    shows more of it (the atlas holds glyphs of 96 px; beyond 128 px nothing new appears). With ``size=(H, W)`` the frame fills
-    the shorter side, centred, and the longer side shows more background: a wider field of view, nothing is stretched.
+    All random draws are stated in frames, so index ``i`` is the same scene at every size, and a larger picture
+    shows more of it (the atlas holds glyphs of 96 px; beyond 128 px little that is new appears). With
+    ``size=(H, W)`` the frame fills the shorter side, centred, and the longer side shows more background: a wider
+    field of view, nothing is stretched.
 
     Variants:
-        plain: bright glyph, about centred, on a dark background with a faint photographic texture and mild noise.
+        plain: bright glyph, about centred, on a dark background with a faint photographic texture and mild
+            noise.
         jitter: the same, smaller (longest side 0.45 to 0.9 of the frame) and anywhere in the frame.
-        neighbours: the same with a letter to the left and one to the right, cut off by the frame; the label is that of
-            the central one, so that place matters.
-        photo: any colour, lighter or darker than a photograph or a gradient behind it (use ``channels=3``). Coloured
-            variants like this were not learnt from scratch within 80,000 samples by a 1 M parameter ViT: it is meant
-            for larger runs, not for the budgets of the demo.
+        neighbours: the same with a letter to the left and one to the right, cut off by the frame; the label
+            is that of the central one, so that place matters.
+        photo: any colour, lighter or darker than a photograph or a gradient behind it (use ``channels=3``).
+            Coloured variants like this were not learnt from scratch within 80,000 samples by a 1 M parameter
+            ViT: it is meant for larger runs, not for the budgets of the demo.
 
     Args:
         split: ``"train"``, ``"val"`` or ``"test"``.
@@ -51,8 +53,8 @@ class GlyphDataset(Dataset):
         zoom: ``(lo, hi)``: magnify each scene about the frame's centre by a log-uniform factor (training
             augmentation; (0.7, 1.4) is usual, large glyphs are then cut off). None: no zoom.
         channels: 1 (luma of coloured pictures) or 3 (grey pictures repeated).
-        canvas: ``(H, W)``: paste the picture of ``size``, unchanged, at a random place of a larger field which goes on
-            with the scene's background; items are then (C, *canvas).
+        canvas: ``(H, W)``: paste the picture of ``size``, unchanged, at a random place of a larger field
+            which goes on with the scene's background; items are then (C, *canvas).
         shift: (dy, dx) in frames: move the picture down and right, to test on shifted input.
         atlas: another atlas file, or an opened ``Atlas``; None for the shipped one.
 
@@ -118,7 +120,8 @@ class GlyphDataset(Dataset):
         view = View(h, w, scale, (h - scale) / 2, (w - scale) / 2, zoom, self.shift)
         image = self._picture(d, glyphs, view)
         if self.canvas:
-            top, left = (int(d.u[u] * (c - s + 1)) for u, c, s in zip(("canvas_y", "canvas_x"), self.canvas, (h, w)))
+            top = int(d.u["canvas_y"] * (self.canvas[0] - h + 1))
+            left = int(d.u["canvas_x"] * (self.canvas[1] - w + 1))
             wide = View(*self.canvas, scale, top + view.top, left + view.left, zoom, self.shift)
             field = self._picture(d, glyphs, wide)
             field[:, top : top + h, left : left + w] = image
@@ -166,7 +169,7 @@ class GlyphDataset(Dataset):
 
 
 class CachedGlyphs(Dataset):
-    """The items of a :class:`GlyphDataset` as bytes in memory (1 kB a grey picture of 32 px); same items, same type."""
+    """The items of a :class:`GlyphDataset`, held in memory as bytes (1 kB a grey picture of 32 px)."""
 
     classes = CLASSES
 
@@ -211,7 +214,8 @@ def _one_of(what: str, got: str, allowed: tuple[str, ...]) -> str:
 
 def _integer(what: str, got: int, *, low: int, high: int = 2**62) -> int:
     if isinstance(got, bool) or not hasattr(got, "__index__") or not low <= operator.index(got) <= high:
-        raise ValueError(f"{what}: got {got!r}, expected an integer of at least {low}" + f" and at most {high}" * (high < 2**62))
+        upper = f" and at most {high}" if high < 2**62 else ""
+        raise ValueError(f"{what}: got {got!r}, expected an integer of at least {low}{upper}")
     return operator.index(got)
 
 

@@ -1,10 +1,10 @@
 """Glyph-47 scenes: drawn from (seed, split, index), then rendered at any size.
 
-A scene is stated in *frames*: the frame is the unit square, y down, x right, and ``size`` px an image of the frame has
-on its shorter side. Nothing drawn depends on the size, so one scene can be looked at with 32, 48 or 96 px, or through a
-wider window. Rendering samples the scene on a grid ``oversampling(size)`` times finer (at least 128 points a frame) and
-averages blocks of it: an area filter. No step sums in an order that a library may choose, and the result is rounded to
-8 bits, so that images come out alike bit for bit in every process.
+A scene is stated in *frames*: the frame is the unit square, y down, x right, and ``size`` px an image of the
+frame has on its shorter side. Nothing drawn depends on the size, so one scene can be looked at with 32, 48 or
+96 px, or through a wider window. Rendering samples the scene on a grid ``oversampling(size)`` times finer (at
+least 128 points a frame) and averages blocks of it: an area filter. No step sums in an order that a library
+may choose, and the result is rounded to 8 bits, so that images come out alike bit for bit in every process.
 """
 
 import math
@@ -22,9 +22,9 @@ NOISE = 64  # side of the noise tile; a frame shows 32 x 32 blocks of it
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 # One uniform number in [0, 1) each. Append only: the position of a name decides its value.
 SLOTS = (
-    "family face char size rotation shear aspect y x level ink texture texture_y texture_x texture_scale flip zoom "
-    "canvas_y canvas_x left_char right_char left_gap right_gap backdrop gain colour0_r colour0_g colour0_b colour1_r "
-    "colour1_g colour1_b slope_y slope_x ink_r ink_g ink_b ink_luma"
+    "family face char size rotation shear aspect y x level ink texture texture_y texture_x texture_scale "
+    "flip zoom canvas_y canvas_x left_char right_char left_gap right_gap backdrop gain colour0_r "
+    "colour0_g colour0_b colour1_r colour1_g colour1_b slope_y slope_x ink_r ink_g ink_b ink_luma"
 ).split()
 
 
@@ -47,8 +47,9 @@ class Placed(NamedTuple):
 class View:
     """Which part of the scene an image shows.
 
-    ``height, width`` px are shown at ``scale`` px a frame; the frame's corner lies at pixel ``(top, left)``. ``zoom``
-    > 1 magnifies about the frame's centre; ``shift`` (dy, dx), in frames, then moves the picture down and right.
+    ``height, width`` px are shown at ``scale`` px a frame; the frame's corner lies at pixel ``(top, left)``.
+    ``zoom`` > 1 magnifies about the frame's centre; ``shift`` (dy, dx), in frames, then moves the picture
+    down and right.
     """
 
     height: int
@@ -60,15 +61,21 @@ class View:
     shift: tuple[float, float] = (0.0, 0.0)
 
     def coordinates(self, k: int) -> tuple[float, tuple[float, float]]:
-        """``(step, (y0, x0))``: point i of the k times finer grid looks at scene coordinate ``y0 + step * (i + .5)``."""
+        """``(step, (y0, x0))``: row i of the k times finer grid lies at scene row ``y0 + step * (i + 0.5)``."""
         corner = ((-self.top / self.scale, self.shift[0]), (-self.left / self.scale, self.shift[1]))
         y0, x0 = (0.5 + (c - s - 0.5) / self.zoom for c, s in corner)
         return 1 / (k * self.scale * self.zoom), (y0, x0)
 
 
 def oversampling(size: int) -> int:
-    """Fine grid points a pixel and axis; ``size`` is the image's px a frame."""
-    return -(-FINE // size)
+    """Fine grid points a pixel and axis: a power of two, so that size and 2 size share their grid.
+
+    ``size`` is the image's px a frame.
+    """
+    k = 1
+    while k * size < FINE:
+        k *= 2
+    return k
 
 
 def draw(*key: int) -> Draw:
@@ -135,7 +142,8 @@ def ink_mask(atlas: Atlas, glyphs: list[Placed], view: View, k: int) -> np.ndarr
 def photo(d: Draw, texture: np.ndarray, view: View, k: int) -> np.ndarray:
     """A crop of a background photograph on the fine grid; mirrored where the view leaves the photograph.
 
-    ``texture`` (n, n, ...) float32; the result has (k * height, k * width, ...). A frame covers 96 to 144 px of it.
+    ``texture`` (n, n, ...) float32; the result has (k * height, k * width, ...). A frame covers 96 to 144 px
+    of it.
     """
     flip = int(8 * d.u["flip"])
     texture = texture.swapaxes(0, 1) if flip & 4 else texture
@@ -146,9 +154,9 @@ def photo(d: Draw, texture: np.ndarray, view: View, k: int) -> np.ndarray:
         offset = (n - per_frame) * d.u[("texture_y", "texture_x")[axis]]
         at = offset + per_frame * (origin + step * (np.arange(count) + 0.5)) - 0.5
         low = np.floor(at)
-        fraction = (at - low).astype(np.float32)
-        fraction = fraction.reshape((-1,) + (1,) * (texture.ndim - axis - 1))
-        first, second = (np.minimum(m, 2 * n - 1 - m) for m in ((low.astype(int) + s) % (2 * n) for s in (0, 1)))
+        fraction = (at - low).astype(np.float32).reshape((-1,) + (1,) * (texture.ndim - axis - 1))
+        tiled = ((low.astype(int) + s) % (2 * n) for s in (0, 1))
+        first, second = (np.minimum(m, 2 * n - 1 - m) for m in tiled)
         texture = texture.take(first, axis) * (1 - fraction) + texture.take(second, axis) * fraction
     return texture
 
@@ -163,12 +171,6 @@ def block_noise(d: Draw, view: View, k: int) -> np.ndarray:
     return d.noise.take(rows, 0).take(columns, 1)
 
 
-def area_mean(image: np.ndarray, k: int) -> np.ndarray:
-    """Mean of blocks of k x k, added up in a fixed order."""
-    rows = sum((image[i::k] for i in range(1, k)), image[0::k])
-    return sum((rows[:, i::k] for i in range(1, k)), rows[:, 0::k]) * np.float32(1 / (k * k))
-
-
 def render_gray(atlas: Atlas, d: Draw, glyphs: list[Placed], view: View) -> np.ndarray:
     """Bright glyph on a dark background; uint8 (height, width)."""
     k = oversampling(view.scale)
@@ -181,7 +183,7 @@ def render_gray(atlas: Atlas, d: Draw, glyphs: list[Placed], view: View) -> np.n
     image = np.maximum(paper, 0, out=paper)
     image += (np.float32(150 + 105 * d.u["ink"]) - image) * ink
     image += 8 * block_noise(d, view, k)
-    return to_bytes(area_mean(image, k))
+    return to_bytes(image, k)
 
 
 def render_colour(atlas: Atlas, d: Draw, glyphs: list[Placed], view: View) -> np.ndarray:
@@ -202,7 +204,7 @@ def render_colour(atlas: Atlas, d: Draw, glyphs: list[Placed], view: View) -> np
         mean = luma((first + second) / 2)
     image += (ink_colour(d, float(mean)) - image) * ink
     image += 8 * block_noise(d, view, k)[..., None]
-    return to_bytes(area_mean(image, k))
+    return to_bytes(image, k)
 
 
 def colour(d: Draw, name: str) -> np.ndarray:
@@ -220,11 +222,15 @@ def ink_colour(d: Draw, background: float, contrast: float = 80.0) -> np.ndarray
     at = d.u["ink_luma"] * (darker + lighter)
     target = at if at < darker else background + contrast + at - darker
     free = colour(d, "ink")
-    # mix with the grey or with white/black of that luma: keep as much chroma as stays inside 0..255
+    # the grey of that luma plus as much of the free colour's chroma as stays inside 0..255
     chroma = free - luma(free)
     room = min((255 - target if c > 0 else target) / max(abs(c), 1e-6) for c in map(float, chroma))
     return (target + chroma * np.float32(min(1.0, room))).astype(np.float32)
 
 
-def to_bytes(image: np.ndarray) -> np.ndarray:
-    return np.clip(image + np.float32(0.5), 0, 255).astype(np.uint8)
+def to_bytes(fine: np.ndarray, k: int) -> np.ndarray:
+    """Mean of blocks of k x k, added up in a fixed order; clipped before, rounded after; float32 to uint8."""
+    np.clip(fine, 0, 255, out=fine)
+    rows = sum((fine[i::k] for i in range(1, k)), fine[0::k])
+    image = sum((rows[:, i::k] for i in range(1, k)), rows[:, 0::k])
+    return np.floor(image * np.float32(1 / (k * k)) + np.float32(0.5)).astype(np.uint8)
