@@ -37,11 +37,19 @@ class SafeCheckpointIO(TorchCheckpointIO):
         except (OSError, RuntimeError) as error:  # torch's zip writer turns an OSError into a RuntimeError
             partial.unlink(missing_ok=True)
             kept = f"the previous {target.name} is intact" if target.exists() else "nothing was written"
-            raise CheckpointError(f"cannot save the checkpoint {target}: {error}; {kept}") from error
+            raise CheckpointError(f"cannot save the checkpoint {target}: {_cause(error)}; {kept}") from error
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
         with readable(path):
             return super().load_checkpoint(path, map_location, weights_only)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The OSError behind torch's complaint about its zip file, if there is one."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, OSError):
+        seen = seen.__cause__ or seen.__context__
+    return seen or error
 
 
 class readable:

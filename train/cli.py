@@ -89,6 +89,9 @@ class VispeCLI(LightningCLI):
                 f"{run_dir} holds an earlier run ({earlier[-1].name}). Go on with it by --ckpt_path last, take "
                 "another --run_dir, or delete its checkpoints by --overwrite true"
             )
+        source = getattr(self.model.hparams, "init_from", None)
+        if source and Path(source).resolve() in [path.resolve() for path in earlier]:
+            raise FileExistsError(f"init_from {source} is one of the checkpoints that --overwrite would delete")
         for path in earlier:
             path.unlink()
 

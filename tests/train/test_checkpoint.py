@@ -89,8 +89,12 @@ def test_truncated_checkpoint_is_named(folder: Path, tmp_path: Path, how: str) -
     last = tmp_path / "checkpoints/last.ckpt"
     last.write_bytes(last.read_bytes()[:5000])
     option = {"path": f"--ckpt_path={last}", "last": "--ckpt_path=last", "init_from": f"--model.init_from={last}"}[how]
+    if how == "init_from":
+        with pytest.raises(ValueError, match=r"last.ckpt \(5000 bytes\).*truncated"):
+            run([*args, option, "--run_dir", str(tmp_path / "other")])
+        return
     with pytest.raises(CheckpointError, match=r"last.ckpt \(5,000 bytes\).*truncated.*epoch=0000-step=00000001.ckpt"):
-        run([*args, option, "--overwrite=false", *(["--run_dir", str(tmp_path / "b")] if how == "init_from" else [])])
+        run([*args, option])
 
 
 def test_missing_weights_are_named(folder: Path, tmp_path: Path) -> None:

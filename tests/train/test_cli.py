@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 import yaml
+from safetensors.torch import save_file
 
 from tests.train.conftest import NET, command, folder_args, run
+from train import weights
 from train.cli import stored_model
 
 REPOSITORY = Path(__file__).parents[2]
@@ -94,18 +97,41 @@ def test_resume_at_another_size_says_what_it_resampled(
     args = command("fit", tmp_path, *folder_args(folder), "--ckpt_path", last(trained), "--trainer.max_epochs=2")
     with caplog.at_level("INFO"):
         run([*args, "--model.model_kwargs.img_size=[16,24]"])
-    assert "resampled" in caplog.text and "pos_embed" in caplog.text
+    assert "resampled encoding.learned.pos_embed: 4x4 to 4x6" in caplog.text
     assert "moments of 1 resampled parameters start anew" in caplog.text
 
 
-def test_init_from_another_size_and_class_count(trained: Path, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_init_from_another_size(trained: Path, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stored = torch.load(last(trained), weights_only=True)["state_dict"]
     args = command("validate", tmp_path, *folder_args(folder), "--model.init_from", last(trained))
     with caplog.at_level("INFO"):
         cli = run([*args, "--model.model_kwargs.img_size=32"])
-    assert "resampled" in caplog.text
+    assert "resampled encoding.learned.pos_embed: 4x4 to 8x8" in caplog.text
     for name, value in cli.model.net.state_dict().items():
         assert "pos_embed" in name or torch.equal(value, stored["net." + name]), name
+
+
+def test_init_from_another_class_count_leaves_the_classifier(trained: Path) -> None:
+    net = timm.create_model("vit_ti_learned", **NET | {"num_classes": 5})
+    before = net.head.weight.clone()
+    lines = weights.init_from(net, last(trained))
+    assert torch.equal(net.head.weight, before) and any("head.weight" in line for line in lines)
+    stored = torch.load(last(trained), weights_only=True)["state_dict"]
+    assert torch.equal(net.blocks[1].attn.qkv.weight, stored["net.blocks.1.attn.qkv.weight"])
+
+
+def test_init_from_safetensors_and_a_plain_timm_model(tmp_path: Path) -> None:
+    source = timm.create_model("vit_tiny_patch16_224", **NET)
+    save_file(source.state_dict(), tmp_path / "a.safetensors")
+    torch.save({"model": source.state_dict()}, tmp_path / "a.pth")
+    images = torch.rand(2, 3, 16, 16)
+    for file in ("a.safetensors", "a.pth"):
+        net = timm.create_model("vit_ti_learned", **NET)
+        weights.init_from(net, str(tmp_path / file))
+        torch.testing.assert_close(net.eval()(images), source.eval()(images))
+    other = timm.create_model("vit_tiny_patch16_224", **NET | {"num_classes": 5})
+    assert any("head.weight" in line for line in weights.init_from(other, str(tmp_path / "a.pth")))
+    assert torch.equal(other.cls_token, source.cls_token)
 
 
 def test_finished_run_is_not_overwritten_by_accident(folder: Path, tmp_path: Path) -> None:
@@ -114,6 +140,8 @@ def test_finished_run_is_not_overwritten_by_accident(folder: Path, tmp_path: Pat
     with pytest.raises(FileExistsError, match="--ckpt_path last.*--overwrite true"):
         run(args)
     run([*args, "--ckpt_path=last", "--trainer.max_steps=3"])
+    with pytest.raises(FileExistsError, match="init_from .* would delete"):
+        run([*args, "--overwrite=true", f"--model.init_from={last(tmp_path)}"])
     cli = run([*args, "--overwrite=true", "--trainer.max_steps=1"])
     assert cli.trainer.global_step == 1
     assert {p.name for p in (tmp_path / "checkpoints").iterdir()} == {"last.ckpt", "epoch=0000-step=00000001.ckpt"}
