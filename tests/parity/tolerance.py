@@ -22,14 +22,23 @@ def tolerances(folder: str, key: str, expected: Tensor) -> float:
     return 1e-4 if name.startswith(("logits", "features")) else 2e-5
 
 
-def check(key: str, actual: Tensor, expected: Tensor, tolerance: float) -> None:
-    """Integers must be equal. Outputs: |a − e| <= t + t|e|. Gradients: |a − e| <= t · max|e|, each against its tensor's largest."""
+def check(key: str, actual: Tensor, expected: Tensor, tolerance: float, largest: float = 0.0) -> None:
+    """Integers must be equal. Outputs: |a − e| <= t + t|e|. Gradients: |a − e| <= t · max|e|, each against its tensor's largest.
+
+    Gradients that are zero in theory (a table on keys in the last block, where every offset of the class token falls in one bucket) are
+    rounding noise of the others; two units in the last place of the case's `largest` gradient are allowed on top.
+    """
     assert actual.shape == expected.shape, f"{key}: shape {tuple(actual.shape)}, official {tuple(expected.shape)}"
     if not expected.is_floating_point():
         assert torch.equal(actual.to(expected.dtype), expected), f"{key}: {int((actual != expected).sum())} ids differ"
         return
+    noise = 2 * torch.finfo(expected.dtype).eps * largest
     actual, expected = actual.detach().double(), expected.double()
     assert actual.isfinite().all(), f"{key}: not finite"
-    scale = expected.abs().max().expand_as(expected) if key.startswith("grad.") else 1 + expected.abs()
-    excess = ((actual - expected).abs() / scale.clamp(min=1e-12)).max().item() if expected.numel() else 0.0
-    assert excess <= tolerance, f"{key}: error {excess:.2e} of {tolerance:.0e} allowed"
+    error = (actual - expected).abs()
+    size = expected.abs()
+    allowed = (tolerance * size.max() + noise).expand_as(size) if key.startswith("grad.") else tolerance * (1 + size)
+    worst = (error / allowed.clamp(min=1e-300)).argmax()
+    assert (error <= allowed).all(), (
+        f"{key}: error {error.flatten()[worst]:.2e}, {allowed.flatten()[worst]:.2e} allowed, largest number {size.max():.2e}"
+    )

@@ -221,5 +221,12 @@ class Placed(EncodedVisionTransformer):
 
 
 def tolerance(case: Case, key: str) -> float | None:
-    """Raw scores are sums of head_dim products of rotated q and k, which may each be 2e-5 off (raw patch indices turn by many rounds)."""
-    return 5e-5 if key == "out.logits_unscaled" else None
+    """Looser with reason in rotation cases.
+
+    Raw scores are sums of head_dim products of rotated q and k, which may each be 2e-5 off. And the angle, with it float32's error of
+    it, grows with the coordinate: at raw patch indices the official numbers are 2.2e-5 off a float64 recomputation, ours 0.5e-5.
+    """
+    if case.config["kind"] != "rotation" or not key.startswith("out."):
+        return None
+    growth = max(1.0, case.inputs["positions"].abs().max().item() / 2)
+    return growth * (5e-5 if "logits" in key else 2e-5 if key.endswith("_rotated") else 2e-6)
