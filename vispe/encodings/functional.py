@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 Layout = Literal["interleaved", "half"]
 LAYOUTS: tuple[str, ...] = ("interleaved", "half")
@@ -79,8 +79,22 @@ def resample_table(table: Tensor, source: tuple[int, int], target: tuple[int, in
             f"resample_table: the table has {table.shape[1]} rows, its grid {tuple(source)} needs {source[0] * source[1]}; "
             f"name the grid that the table was made for."
         )
-    if guard_or_false(target[0] == source[0]) and guard_or_false(target[1] == source[1]):
+    if statically_known_true(target[0] == source[0]) and statically_known_true(target[1] == source[1]):
         return table
-    image = table.float().reshape(1, *source, -1).permute(0, 3, 1, 2)  # (1, C, h, w)
-    image = F.interpolate(image, size=tuple(target), mode=mode, align_corners=False, antialias=antialias)
-    return image.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)
+    with torch.autocast(table.device.type, enabled=False):
+        rows, cols = (
+            resample_weights(n, m, antialias=antialias, mode=mode, device=table.device) for n, m in zip(source, target)
+        )
+        image = (rows @ table.float().reshape(source[0], -1)).unflatten(1, (source[1], -1))  # (H, w, C)
+        image = cols @ image  # (H, W, C)
+    return image.flatten(0, 1)[None].to(table.dtype)
+
+
+def resample_weights(source: int, target: int, *, antialias: bool, mode: str, device: torch.device | None = None) -> Tensor:
+    """The (target, source) matrix by which `F.interpolate` resamples one axis.
+
+    Interpolation is separable, and a matrix product has a backward for symbolic sizes, which antialiased interpolation has not
+    (torch 2.14): compiled training at several sizes needs it.
+    """
+    unit = torch.eye(source, device=device)[None, None]
+    return F.interpolate(unit, size=(target, source), mode=mode, align_corners=False, antialias=antialias)[0, 0]
