@@ -43,7 +43,7 @@ class Encoding(nn.Module):
     """
 
     card: ClassVar[Card]
-    per_layer: ClassVar[bool] = False  # a host builds one instance for each layer
+    per_layer: bool = False  # a host builds one instance for each layer; an option may decide
     no_decay: ClassVar[tuple[str, ...]] = ()  # parameters (by their last name) kept out of weight decay
 
     def __init__(self, *, dim: int, num_heads: int, axes: int = 2) -> None:

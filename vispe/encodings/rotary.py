@@ -51,9 +51,13 @@ class Rotary(Encoding):
         """(H or 1, axes, P) float32, radians per coordinate unit."""
         raise TypeError(f"{type(self).__name__} gives no frequencies; a rotary encoding must override frequencies().")
 
-    def coordinates(self, pos: Positions) -> Tensor:
+    def places(self, pos: Positions) -> Tensor:
         """(B or 1, N, axes) in this encoding's convention."""
         return pos.to(self.units, self.resize)
+
+    def coordinates(self, pos: Positions) -> Tensor:
+        """`places`, which an encoding may move at random in training."""
+        return self.places(pos)
 
     @classmethod
     def prepare_layers(cls, layers: Sequence[Rotary], pos: Positions) -> list[Rotation]:
@@ -91,8 +95,8 @@ class Rotary(Encoding):
     def wavelengths(self, grid: tuple[int, ...]) -> Tensor:
         """Wavelength of every pair in cells, (H or 1, P): 2π over the length of its frequency vector per cell step."""
         pos = Positions(torch.zeros(1, 1, self.axes), extent=tuple(grid), train=tuple(grid))
-        origin = pos.to(self.units, self.resize)
-        step = Positions(torch.ones(1, 1, self.axes), extent=tuple(grid), train=tuple(grid)).to(self.units, self.resize) - origin
+        origin = self.places(pos)
+        step = self.places(Positions(torch.ones(1, 1, self.axes), extent=tuple(grid), train=tuple(grid))) - origin
         per_cell = self.frequencies().cpu() * step[0, 0][:, None]  # (H, A, P)
         return 2 * math.pi / per_cell.norm(dim=1)
 
@@ -111,6 +115,26 @@ def split_pairs(name: str, head_dim: int, axes: int) -> int:
 def block_frequencies(freqs: Tensor, axes: int) -> Tensor:
     """(P,) frequencies of one axis, repeated for every axis in its own block of pairs: (1, axes, axes · P)."""
     return torch.block_diag(*[freqs[None]] * axes)[None]
+
+
+def reference_indices(pos: Positions, resize: Resize, reference: tuple[int, ...] | None, *, offset: float = 0.0) -> Tensor:
+    """Cells counted on another grid, (p + offset) / n · r: n cells an axis now ("extend": in training), r on the reference.
+
+    Args:
+        reference: cells an axis of the grid that frequencies belong to; None for the train grid.
+
+    Returns:
+        (B or 1, N, axes); custom coordinates unchanged. Source: baaivision/EVA (VisionRotaryEmbeddingFast), timm.
+    """
+    if pos.units == "custom":
+        return pos.coords
+    size, reference = pos.extent if resize == "rescale" else pos.train, reference or pos.train
+    if size is None or reference is None:
+        raise ValueError(
+            "reference_indices: these positions carry no frame (extent, train) to be scaled by; build them with "
+            "patch_grid(..., train=(H, W)), or pass coordinates with custom_positions."
+        )
+    return torch.stack([(c + offset) / n * r for c, n, r in zip(pos.coords.unbind(-1), size, reference)], dim=-1)
 
 
 def positive(name: str, option: str, value: float) -> float:

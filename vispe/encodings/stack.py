@@ -52,7 +52,8 @@ class EncodingStack(nn.ModuleDict):
             def build() -> Encoding:
                 return create_encoding(name, dim=dim, num_heads=num_heads, depth=depth, axes=axes, **kwargs)
 
-            self[name] = nn.ModuleList(build() for _ in range(depth)) if cls.per_layer else build()
+            first = build()
+            self[name] = nn.ModuleList([first, *(build() for _ in range(depth - 1))]) if first.per_layer else first
         mixers = [name for name in names if self.first(name).mixes]
         if len(mixers) > 1:
             raise ValueError(f"encoding {spec!r}: {mixers} all replace the product of probabilities and values; use one.")
