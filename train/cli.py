@@ -80,7 +80,11 @@ class VispeCLI(LightningCLI):
     def before_fit(self) -> None:
         """An earlier run in the folder is resumed or overwritten on request, and never by accident."""
         run_dir = self._get(self.config, "run_dir")
-        resumed = self._get(self.config, "ckpt_path") or list(Path(run_dir).glob("hpc_ckpt_*.ckpt"))
+        requeued = list(Path(run_dir).glob("hpc_ckpt_*.ckpt"))
+        if self._get(self.config, "ckpt_path") == "last":  # SLURM's own checkpoint is one of the last, if there is one
+            last = max([*requeued, *Path(checkpoint_dir(run_dir)).glob("last*.ckpt")], key=modified, default=None)
+            self.config_init[self.subcommand]["ckpt_path"] = str(last) if last in requeued else "last"
+        resumed = self._get(self.config, "ckpt_path") or requeued
         if rank_zero_only.rank != 0 or resumed or self.trainer.fast_dev_run:
             return
         earlier = sorted(Path(checkpoint_dir(run_dir)).glob("*.ckpt"))
@@ -99,6 +103,11 @@ class VispeCLI(LightningCLI):
 def checkpoint_dir(run_dir: str) -> str:
     """Where a run keeps its checkpoints."""
     return os.path.join(run_dir, "checkpoints")
+
+
+def modified(path: Path) -> float:
+    """When the file was last written."""
+    return path.stat().st_mtime
 
 
 def stored_model(args: list[str]) -> str | None:
