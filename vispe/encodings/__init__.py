@@ -7,19 +7,31 @@ import inspect
 from typing import Any
 
 from .base import Card, Composed, Encoding
+from .beit_bias import BeitBias
 from .comrope import ComRoPEAP, ComRoPELD
 from .cpe import Cpe
+from .eva02_at import Eva02At
 from .gta2d import Gta2d
 from .irpe import Irpe
 from .learnable_fourier import LearnableFourier
 from .learned import Learned
 from .liere_comrope import LieREComRoPE
+from .md_lrpe import MdLrpe
+from .ms_grape import MsGrape
 from .none import NoEncoding
+from .rope3d import Rope3d
 from .rope_axial import RopeAxial
 from .rope_dinov3 import RopeDinov3
+from .rope_eva02 import RopeEva02
 from .rope_mixed import RopeMixed
 from .sincos2d import SinCos2d
 from .stack import EncodingStack
+from .string_cayley import StringCayley
+from .string_circulant import StringCirculant
+from .swin_bias import SwinBias
+from .swinv2_cpb import SwinV2Cpb
+from .timm_rel_mlp import TimmRelMlp
+from .timm_rel_tf import TimmRelTf
 
 ENCODINGS: dict[str, type[Encoding]] = {
     "none": NoEncoding,
@@ -33,9 +45,21 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "comrope_ap": ComRoPEAP,
     "comrope_ld": ComRoPELD,
     "liere_comrope": LieREComRoPE,
+    "eva02_at": Eva02At,
+    "md_lrpe": MdLrpe,
+    "ms_grape": MsGrape,
+    "rope3d": Rope3d,
+    "rope_eva02": RopeEva02,
+    "string_cayley": StringCayley,
+    "string_circulant": StringCirculant,
     "irpe": Irpe,
     "cpe": Cpe,
     "gta2d": Gta2d,
+    "swin_bias": SwinBias,
+    "swinv2_cpb": SwinV2Cpb,
+    "beit_bias": BeitBias,
+    "timm_rel_mlp": TimmRelMlp,
+    "timm_rel_tf": TimmRelTf,
 }
 
 __all__ = ["Card", "Composed", "ENCODINGS", "Encoding", "EncodingStack", "create_encoding", "encoding_class", "list_encodings"]
