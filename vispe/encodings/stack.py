@@ -22,7 +22,8 @@ class EncodingStack(nn.ModuleDict):
         spec: names joined by "+", e.g. "learned+rope_mixed".
         depth: layers of the host.
         options: for a single encoding its options; for a composition {name: options}.
-        facts: what only the host knows (train grid, prefix tokens, depth); handed to encodings that ask for it by name.
+        facts: what only the host knows (train grid, prefix tokens); handed to encodings that ask for it by name, as are
+            `depth` and `layer`, the number of the layer that a per-layer encoding serves.
     """
 
     def __init__(
@@ -46,14 +47,16 @@ class EncodingStack(nn.ModuleDict):
         self.spec, self.depth = spec, depth
         for name in names:
             cls = encoding_class(name)
-            known = {k: v for k, v in (facts or {}).items() if k in inspect.signature(cls).parameters}
-            kwargs = {**known, **per_name[name]}
 
-            def build() -> Encoding:
-                return create_encoding(name, dim=dim, num_heads=num_heads, depth=depth, axes=axes, **kwargs)
+            def build(layer: int) -> Encoding:
+                accepted = inspect.signature(cls).parameters
+                known = {k: v for k, v in {**(facts or {}), "layer": layer}.items() if k in accepted}
+                return create_encoding(
+                    name, dim=dim, num_heads=num_heads, depth=depth, axes=axes, **{**known, **per_name[name]}
+                )
 
-            first = build()
-            self[name] = nn.ModuleList([first, *(build() for _ in range(depth - 1))]) if first.per_layer else first
+            first = build(0)
+            self[name] = nn.ModuleList([first, *(build(i) for i in range(1, depth))]) if first.per_layer else first
         mixers = [name for name in names if self.first(name).mixes]
         if len(mixers) > 1:
             raise ValueError(f"encoding {spec!r}: {mixers} all replace the product of probabilities and values; use one.")
