@@ -111,14 +111,16 @@ def load(
     return report
 
 
-def adapt(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+def adapt(
+    state_dict: Mapping[str, Any], model: nn.Module, *, source_grid: Grid | None = None
+) -> dict[str, Tensor]:
     """timm's hook for pretrained weights: our own layout at any image size, plain ViTs, and the layouts of `SOURCES`.
 
-    timm itself goes on to check names and shapes and to adapt the classifier and the input channels. The grid of a learned table
-    comes from the configuration that timm saved with the weights.
+    timm itself goes on to check names and shapes and to adapt the classifier and the input channels. The grid of a learned
+    table is `source_grid`, else that of the configuration that timm saved with the weights, else found as in `convert`.
     """
     state = unwrap(state_dict)
-    new, report = convert(state, model, source_grid=_saved_grid(state, model))
+    new, report = convert(state, model, source_grid=source_grid or _saved_grid(state, model))
     return new | {key: state[key] for key in report.unexpected}
 
 

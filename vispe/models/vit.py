@@ -28,8 +28,9 @@ class EncodedVisionTransformer(VisionTransformer):
         encoding: a name of the table, or several joined by "+" ("learned+rope_mixed").
         encoding_kwargs: options of that encoding; for a composition {name: options}. Plain JSON values.
         img_size: pixels, (height, width) or one number; other sizes are accepted at run time.
-        train_size: pixels of the images that positions were trained with, the reference of "extend" and "rescale" and of learned
-            tables' first size; None takes img_size.
+        train_size: pixels of the images that positions were trained with, the reference of "extend" and "rescale"; None takes
+            img_size. Learned tables are made for img_size, so that a model comes back from its saved arguments with the table
+            that `set_input_size` left it.
         patch_drop_rate: share of patches dropped in training; the kept ones keep their own positions.
         timm_kwargs: every other argument of timm's VisionTransformer, which refuses unknown ones. `pos_embed` and
             `dynamic_img_size` are not among them: the encoding is the position embedding, and sizes are always dynamic.
@@ -57,7 +58,7 @@ class EncodedVisionTransformer(VisionTransformer):
             attn_layer=Attention, device=device, dtype=dtype, **timm_kwargs,
         )  # fmt: skip
         self.train_grid = self._grid_of(img_size if train_size is None else train_size)
-        self._grid_of(img_size)
+        grid = self._grid_of(img_size)
         if not 0 <= patch_drop_rate < 1:
             raise ValueError(f"patch_drop_rate is a share in [0, 1), got {patch_drop_rate}.")
         if patch_drop_rate > 0:
@@ -69,7 +70,7 @@ class EncodedVisionTransformer(VisionTransformer):
                 num_heads=self.blocks[0].attn.num_heads,
                 depth=len(self.blocks),
                 options=encoding_kwargs,
-                facts={"grid": self.train_grid, "prefix": self.num_prefix_tokens},
+                facts={"grid": grid, "prefix": self.num_prefix_tokens},
             )
         self.encoding.to(dtype=dtype)
         self.register_load_state_dict_pre_hook(_rename_plain_table)
