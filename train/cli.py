@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import yaml
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -16,7 +17,6 @@ from lightning.pytorch.utilities import rank_zero_only
 
 import train.data  # noqa: F401  makes the short class names known
 import train.image  # noqa: F401
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from train.callbacks import PredictionFile, Throughput
 from train.checkpoint import SafeCheckpointIO, readable
 

@@ -67,3 +67,6 @@ class Augment:
         return create_transform(
             (3, *size), interpolation="bicubic", crop_pct=self.crop_pct, mean=self.mean, std=self.std
         )
+
+
+DEFAULT = Augment()

@@ -7,7 +7,7 @@ from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from train.data.augment import Augment
+from train.data.augment import DEFAULT, Augment
 from train.data.base import ImageData, Size
 from train.data.images import FileImages, Named
 
@@ -23,7 +23,7 @@ class ImageFolderData(ImageData):
     """
 
     def __init__(
-        self, root: str, *, augment: Augment = Augment(), predict_dir: str | None = None, **common: Any
+        self, root: str, *, augment: Augment = DEFAULT, predict_dir: str | None = None, **common: Any
     ) -> None:
         super().__init__(**common)
         self.root, self.augment, self.predict_dir = Path(root), augment, predict_dir

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from train.data.augment import Augment
+from train.data.augment import DEFAULT, Augment
 from train.data.base import ImageData, Size
 from train.data.corrupt import CorruptSamples, open_image
 from train.seeds import mix, seeded
@@ -169,7 +169,7 @@ class WebDatasetData(ImageData):
         epoch_size: int,
         test_shards: str | None = None,
         buffer: int = 1000,
-        augment: Augment = Augment(),
+        augment: Augment = DEFAULT,
         **common: Any,
     ) -> None:
         super().__init__(**common)
