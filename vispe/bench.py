@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import timm
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .models.vit_zoo import SIZES, VARIANTS
 
@@ -204,9 +204,8 @@ class Runner:
         self.model.zero_grad(set_to_none=True)
         return moment, taken
 
-    def memory(self) -> int:
+    def memory(self, phase: Phase) -> int:
         """Peak bytes of tensors in one pass, parameters and buffers included."""
-        phase = self.phases[-1]
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             before = torch.cuda.memory_allocated(self.device)
@@ -266,20 +265,9 @@ def bench(
                 for phase in runner.phases:
                     runner.sample(phase, time.perf_counter)
             runners.append(runner)
-        memory = {r.contender.label: r.memory() for r in runners}
-        forward_only = [r for r in runners if r.phases == ("forward",)]
-        for base in {r.contender.baseline for r in forward_only}:
-            memory[base, "forward"] = _forward_memory(next(r for r in runners if r.contender.label == base))
+        memory = {(r.contender.label, phase): r.memory(phase) for r in runners for phase in r.phases}
         samples = _rounds(runners, settings, mode, progress)
     return [_result(r, samples, memory, mode) for r in runners]
-
-
-def _forward_memory(runner: Runner) -> int:
-    phases, runner.phases = runner.phases, ("forward",)
-    try:
-        return runner.memory()
-    finally:
-        runner.phases = phases
 
 
 Samples = dict[tuple[str, str], list[tuple[float, float]]]
@@ -330,17 +318,16 @@ def spread(values: list[float], seconds: list[float]) -> Spread:
     return Spread(mid, low, high, statistics.median(seconds))
 
 
-def _result(runner: Runner, samples: Samples, memory: dict[Any, int], mode: Mode) -> Result:
+def _result(runner: Runner, samples: Samples, memory: dict[tuple[str, str], int], mode: Mode) -> Result:
     label, base = runner.contender.label, runner.contender.baseline
     parts: dict[str, Spread] = {}
     for phase in runner.phases:
         own = samples[label, phase]
         values = ratios(own, samples[base, phase], same=label == base) or [1.0]
         parts[phase] = spread(values, [s for _, s in own])
-    reference = memory[base] if "train" in parts else memory[base, "forward"]
-    return Result(
-        label, base, mode, parts["forward"], parts.get("train"), memory[label], memory[label] / reference
-    )
+    phase = runner.phases[-1]
+    peak = memory[label, phase]
+    return Result(label, base, mode, parts["forward"], parts.get("train"), peak, peak / memory[base, phase])
 
 
 def report(results: list[Result], settings: Settings) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Learned(Encoding):
         prefix: prefix tokens of the host.
         prefix_rows: give the prefix tokens rows of their own (timm, DeiT: yes; DeiT-III, rope-vit: no).
         init: "trunc_normal" (std 0.02) or "sincos" (the fixed table, scaled by `sincos_scale`).
+        sincos_scale, sincos_theta: factor and base of that fixed table.
         antialias: resample to other grids with the antialiased kernel (timm) or without (DeiT, MAE, rope-vit).
         interpolation: "bicubic" or "bilinear".
 

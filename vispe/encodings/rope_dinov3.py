@@ -27,6 +27,7 @@ class RopeDinov3(Rotary):
 
     Args:
         base: periods are base^(i/n); None takes `min_period` to `max_period`, geometrically spaced.
+        min_period, max_period: first and last period when base is None, in the units of the coordinates.
         normalize: divide by each side ("separate"), or both axes by the shorter ("min") or longer ("max") side.
         shift: in training, add U(−shift, shift) to each axis (0.0: off).
         jitter: in training, multiply each axis by exp U(−ln jitter, ln jitter) (1.0: off).
