@@ -87,9 +87,9 @@ def heads(count: int, *, batch: int = 2, seed: int = 3) -> tuple[Tensor, Tensor,
 
 def scores(encoding: Encoding, q: Tensor, k: Tensor, ctx_q: Any, ctx_k: Any) -> Tensor:
     """Logits (B, H, Nq, Nk) that attention builds with the hooks of an encoding."""
-    bias = encoding.bias(q, k, ctx_q, ctx_k)
+    bias, scale = encoding.bias(q, k, ctx_q, ctx_k), q.shape[-1] ** -0.5  # the host's scale, whatever qk does to the width
     q, k = encoding.qk(q, k, ctx_q, ctx_k)
-    logits = q @ k.mT * q.shape[-1] ** -0.5
+    logits = q @ k.mT * scale
     return logits if bias is None else logits + bias
 
 
