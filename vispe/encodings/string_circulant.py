@@ -76,7 +76,7 @@ class StringCirculant(Rotary):
 
     def frequencies(self) -> Tensor:
         step = torch.arange(1, self.pairs + 1, device=self.odd.device)
-        sines = torch.sin(2 * math.pi / self.block_size * (step[:, None] * step))  # (j, k)
+        sines = torch.sin(2 * math.pi / self.block_size * (step[:, None] * step % self.block_size))  # (j, k)
         return -2 * (self.odd.float()[..., None] * sines).sum(-2).flatten(-2)  # (H, axes, m · pairs)
 
     def qk(self, q: Tensor, k: Tensor, ctx_q: Rotation, ctx_k: Rotation) -> tuple[Tensor, Tensor]:
