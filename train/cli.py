@@ -69,7 +69,7 @@ class VispeCLI(LightningCLI):
             plugins.append(SafeCheckpointIO())
         kwargs["plugins"] = plugins
         if config.get("logger") in (None, True) and self.subcommand == "fit":
-            csv = CSVLogger(run_dir, name="logs")  # a new version for each start: a resume deletes no earlier log
+            csv = CSVLogger(run_dir, name="logs", flush_logs_every_n_steps=1)  # a new version folder for each start
             kwargs["logger"] = [csv, TensorBoardLogger(run_dir, name="logs", version=csv.version)]
         elif config.get("logger") in (None, True):
             kwargs["logger"] = CSVLogger(run_dir, name=self.subcommand)

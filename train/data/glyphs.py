@@ -26,8 +26,8 @@ class FreshGlyphs(Dataset):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, key: Key) -> tuple[torch.Tensor, int]:
-        return self.glyphs[key.epoch * self.length + key.index]
+    def __getitem__(self, key: Key | int) -> tuple[torch.Tensor, int]:
+        return self.glyphs[key.epoch * self.length + key.index if isinstance(key, Key) else key]
 
 
 class Glyphs(ImageData):
