@@ -60,6 +60,7 @@ class Cpe(Encoding):
         cases=7,
     )
     no_decay = ("pegs",)
+    of_blocks = "pegs"
 
     def __init__(
         self,
@@ -87,6 +88,11 @@ class Cpe(Encoding):
         for conv in self.pegs.values():
             nn.init.normal_(conv.weight, std=math.sqrt(2 / math.prod(conv.kernel_size)))
             nn.init.zeros_(conv.bias)
+
+    def truncate(self, depth: int) -> None:
+        """Drop the PEGs behind blocks that are gone."""
+        for i in [i for i in self.pegs if int(i) >= depth]:
+            del self.pegs[i]
 
     def prepare(self, pos: Positions) -> Positions:
         self.check_axes(pos)

@@ -74,6 +74,11 @@ class EncodingStack(nn.ModuleDict):
             else:
                 yield name, member
 
+    def by_block(self) -> list[str]:
+        """Names of the modules whose entries, by number, belong to the block of that number."""
+        shared = [f"{name}.{m.of_blocks}" for name, m in self.items() if not isinstance(m, nn.ModuleList) and m.of_blocks]
+        return [name for name, member in self.items() if isinstance(member, nn.ModuleList)] + shared
+
     def reset_parameters(self) -> None:
         for _, encoding in self.encodings():
             encoding.reset_parameters()
@@ -138,6 +143,8 @@ class EncodingStack(nn.ModuleDict):
         for name, member in list(self.items()):
             if isinstance(member, nn.ModuleList):
                 self[name] = member[:depth]
+            elif hasattr(member, "truncate"):
+                member.truncate(depth)
 
     def extra_repr(self) -> str:
         return f"{self.spec!r}, depth={self.depth}"

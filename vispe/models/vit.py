@@ -173,7 +173,7 @@ class EncodedVisionTransformer(VisionTransformer):
     @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Per-layer encodings go with their block, shared ones with the stem."""
-        own = r"^encoding\.\w+\.(?:\w+\.)?(\d+)\."
+        own = rf"^encoding\.(?:{'|'.join(self.encoding.by_block()) or 'none of them'})\.(\d+)\."
         uncaptured = own.replace(r"(\d+)", r"\d+")  # timm reads every capturing group as a number, unmatched ones too
         return {
             "stem": rf"^cls_token|^reg_token|^patch_embed|^norm_pre|(?!{uncaptured})^encoding\.",
