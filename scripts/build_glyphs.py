@@ -14,7 +14,6 @@ import argparse
 import importlib.metadata
 import io
 import json
-import re
 import string
 import sys
 import zipfile
@@ -152,7 +151,9 @@ def build_family(family: str) -> tuple[dict, np.ndarray]:
     """Index entry and sheet of a family; a glyph is ``[char, face, top, left, height, width]`` in it."""
     meta = importlib.metadata.metadata(f"fontpkg-{family}")
     entry = {"package": f"fontpkg-{family}", "version": meta["Version"], "licence": meta["License-Expression"]}
-    entry |= {"faces": [], "left_out": [], "glyphs": []}
+    about = json.loads(importlib.metadata.distribution(f"fontpkg-{family}").locate_file(
+        f"fontpkg_{family.replace('-', '_')}/metadata.json").read_text("utf-8"))  # fmt: skip
+    entry |= {"name": about["family"], "copyright": about["copyright"], "faces": [], "left_out": [], "glyphs": []}
     images, y, x, row = [], GAP, GAP, 0
     for k, (path, axes, weight) in enumerate(faces(family)):
         face = {c: glyph(path, axes, c) for c in CHARS}
@@ -238,12 +239,12 @@ def differences(index: dict, images: dict[str, np.ndarray], path: Path) -> list[
 
 
 def credits(index: dict) -> str:
-    rows = ["| family | package | version | licence | faces | glyphs | split |", "|---|---|---|---|---|---|---|"]
-    for name, f in index["families"].items():
-        split = next(s for s, names in index["split"].items() if name in names)
-        title = re.sub(r"(^|-)(\w)", lambda m: " " + m[2].upper(), name).strip()
-        cells = (title, f"`{f['package']}`", f["version"], f["licence"], len(f["faces"]), len(f["glyphs"]), split)
-        rows.append("| " + " | ".join(map(str, cells)) + " |")
+    rows = ["| family | package | licence | faces | glyphs | split | copyright |", "|---|---|---|---|---|---|---|"]
+    for key, f in index["families"].items():
+        split = next(s for s, names in index["split"].items() if key in names)
+        package = f"`{f['package']}` {f['version']}"
+        cells = (f["name"], package, f["licence"], len(f["faces"]), len(f["glyphs"]), split, f["copyright"])
+        rows.append("| " + " | ".join(" ".join(str(c).replace("|", ",").split()) for c in cells) + " |")
     return "\n".join(rows)
 
 
