@@ -3,9 +3,9 @@
     pytest tests/parity                       the cases of the repository
     pytest tests/parity --parity-dir DIR      any other tree of <encoding>/<case>.safetensors (or VISPE_PARITY_DIR=DIR)
 
-An adapter is `adapters/<encoding>.py` with a function `run(case)` that gives a dict of "out.*" and "grad.*" from the case's
-configuration, inputs and parameters; more than the case asks for is allowed, less is a failure, and so is a folder without adapter.
-An adapter may have `tolerance(case, key)` that returns a number, or None for the usual one.
+An adapter is `adapters/<encoding>.py` with a function `run(case)` that gives a dict of "out.*" and "grad.*" from the
+case's configuration, inputs and parameters; more than the case asks for is allowed, less is a failure, and so is a
+folder without adapter. An adapter may have `tolerance(case, key)` that returns a number, or None for the usual one.
 """
 
 from __future__ import annotations

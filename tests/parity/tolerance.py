@@ -23,10 +23,12 @@ def tolerances(folder: str, key: str, expected: Tensor) -> float:
 
 
 def check(key: str, actual: Tensor, expected: Tensor, tolerance: float, largest: float = 0.0) -> None:
-    """Integers must be equal. Outputs: |a − e| <= t + t|e|. Gradients: |a − e| <= t · max|e|, each against its tensor's largest.
+    """Integers must be equal. Outputs: |a − e| <= t + t|e|. Gradients: |a − e| <= t · max|e|, each against its tensor's
+    largest.
 
-    Gradients that are zero in theory (a table on keys in the last block, where every offset of the class token falls in one bucket) are
-    rounding noise of the others; two units in the last place of the case's `largest` gradient are allowed on top.
+    Gradients that are zero in theory (a table on keys in the last block, where every offset of the class token falls in
+    one bucket) are rounding noise of the others; two units in the last place of the case's `largest` gradient are
+    allowed on top.
     """
     assert actual.shape == expected.shape, f"{key}: shape {tuple(actual.shape)}, official {tuple(expected.shape)}"
     if not expected.is_floating_point():

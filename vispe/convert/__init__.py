@@ -38,8 +38,8 @@ def recognise(state_dict: Mapping[str, Any]) -> str:
         if source.matches(keys):
             return name
     raise ValueError(
-        f"convert: {len(keys)} keys of no known layout, e.g. {sorted(keys)[:4]}; known layouts are {['vispe', *SOURCES]}. If they are "
-        f"timm's names behind a prefix, take the prefix off."
+        f"convert: {len(keys)} keys of no known layout, e.g. {sorted(keys)[:4]}; known layouts are {['vispe', *SOURCES]}. "
+        f"If they are timm's names behind a prefix, take the prefix off."
     )
 
 
@@ -48,12 +48,11 @@ def convert(
 ) -> tuple[dict[str, Tensor], Report]:
     """An official state dict in our model's keys, and the account of it. Neither the model nor the input changes.
 
-    Args:
-        state_dict: tensors by name; wrappers ("model", "state_dict") and prefixes ("module.") are taken off.
-        model: the model they are for; EncodedVisionTransformer, or timm's Twins for its pyramid.
-        source: a name of `SOURCES`, "vispe", or "auto" to tell it from the keys.
-        source_grid: (rows, columns) of the grid that a learned table was made for. Without it, a table with as many rows as the
-            model's is taken for the model's grid, and a square number of rows for a square, which the report then says.
+    Args: state_dict: tensors by name; wrappers ("model", "state_dict") and prefixes ("module.") are taken off. model:
+        the model they are for; EncodedVisionTransformer, or timm's Twins for its pyramid. source: a name of `SOURCES`,
+        "vispe", or "auto" to tell it from the keys. source_grid: (rows, columns) of the grid that a learned table was
+        made for. Without it, a table with as many rows as the model's is taken for the model's grid, and a square
+        number of rows for a square, which the report then says.
 
     Returns:
         The new state dict (differentiable in the old), and a `Report` of every key.
@@ -83,11 +82,9 @@ def load(
 ) -> Report:
     """Load weights from a file or a state dict into a model: all of them, or none when anything is wrong.
 
-    Args:
-        weights: .safetensors, .pth, .pt, .ckpt or .bin (read without running code in it), or a state dict.
-        source, source_grid: see `convert`.
-        strict: refuse weights that leave one of the model's keys without a value or bring one that it has no place for. Otherwise
-            those are left out and reported, entries of another shape with them.
+    Args: weights: .safetensors, .pth, .pt, .ckpt or .bin (read without running code in it), or a state dict. source,
+        source_grid: see `convert`. strict: refuse weights that leave one of the model's keys without a value or bring
+        one that it has no place for. Otherwise those are left out and reported, entries of another shape with them.
 
     Returns:
         What became of every key.
@@ -101,8 +98,8 @@ def load(
         _check_shapes(new, model, report, strict)
         if strict and not report.complete:
             raise ValueError(
-                f"load: {report.source} weights do not fit this model: {report.problems()}. Create the model with the options of "
-                f"the source, or pass strict=False to load the rest."
+                f"load: {report.source} weights do not fit this model: {report.problems()}. Create the model with the "
+                f"options of the source, or pass strict=False to load the rest."
             )
     except ValueError as error:
         raise error if isinstance(weights, Mapping) else ValueError(f"{weights}: {error}") from error
@@ -116,8 +113,9 @@ def adapt(
 ) -> dict[str, Tensor]:
     """timm's hook for pretrained weights: our own layout at any image size, plain ViTs, and the layouts of `SOURCES`.
 
-    timm itself goes on to check names and shapes and to adapt the classifier and the input channels. The grid of a learned
-    table is `source_grid`, else that of the configuration that timm saved with the weights, else found as in `convert`.
+    timm itself goes on to check names and shapes and to adapt the classifier and the input channels. The grid of a
+    learned table is `source_grid`, else that of the configuration that timm saved with the weights, else found as in
+    `convert`.
     """
     state = unwrap(state_dict)
     new, report = convert(state, model, source_grid=source_grid or _saved_grid(state, model))
@@ -150,8 +148,8 @@ def _check_shapes(new: dict[str, Tensor], model: nn.Module, report: Report, stri
             continue
         if strict and key in wanted:
             raise ValueError(
-                f"load: {key} ({report.source}) has {why}; create the model with the size of the source, or pass strict=False to "
-                f"keep the model's own values there."
+                f"load: {key} ({report.source}) has {why}; create the model with the size of the source, or pass "
+                f"strict=False to keep the model's own values there."
             )
         origin = report.used.pop(key)
         del new[key]

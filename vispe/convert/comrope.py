@@ -1,8 +1,8 @@
 """Longin-Yu/ComRoPE: a CLIP-shaped ViT with angle matrices in every attention (AP, LD, and its own LieRE).
 
-Official weights were never published; this is for parity and for models trained with that code. The model must be created with
-pre_norm=True, act_layer="quick_gelu" and LayerNorm's eps 1e-5. Of each angle matrix P only P − Pᵀ acts: ours holds its strict
-upper triangle.
+Official weights were never published; this is for parity and for models trained with that code. The model must be
+created with pre_norm=True, act_layer="quick_gelu" and LayerNorm's eps 1e-5. Of each angle matrix P only P − Pᵀ acts:
+ours holds its strict upper triangle.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def upper_triangle(freqs: Tensor) -> Tensor:
 
 
 def encoding_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Official `freqs` (H, 1 or axes, m, b, b) and `multiplier` (1 or H, axes, m, 1, 1) to the parameters of our encoding."""
+    """Official `freqs` (H, 1 or axes, m, b, b) and `multiplier` (1 or H, axes, m, 1, 1) to the parameters of our
+    encoding."""
     out = {}
     if "freqs" in tensors:
         skew = upper_triangle(tensors["freqs"])
@@ -92,7 +93,7 @@ def _layer(draft: Draft, i: int, ours: dict[str, Tensor]) -> None:
     own = next((k.split(".")[1] for k in ours if k.endswith(f".{i}.skew") and k.startswith("encoding.")), None)
     if own is None:
         for name in names.values():
-            draft.refuse(name, "the model has no angle matrices; create it with encoding comrope_ap, comrope_ld or liere_comrope")
+            draft.refuse(name, "the model has no angle matrices; create it with comrope_ap, comrope_ld or liere_comrope")
         return
     for name, tensor in encoding_tensors({n: draft.left[key] for n, key in names.items()}).items():
         old = names["freqs" if name == "skew" else name]

@@ -1,7 +1,7 @@
 """CPVT: the isotropic layout (`pos_block.j.proj.weight`) and the pyramid of Twins (`pos_block.s.proj.0.weight`).
 
-The isotropic CPVT was never published; its layout is that of the paper's algorithm in timm's names, with the j-th PEG at the j-th
-of the chosen blocks. The pyramid (CPVTV2, Twins-PCPVT) goes into timm's `Twins`, whose keys it shares.
+The isotropic CPVT was never published; its layout is that of the paper's algorithm in timm's names, with the j-th PEG
+at the j-th of the chosen blocks. The pyramid (CPVTV2, Twins-PCPVT) goes into timm's `Twins`, whose keys it shares.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ def translate(state: dict[str, Tensor], model: nn.Module, source_grid: Grid | No
             if int(found[1]) < len(places):
                 draft.move(key, f"encoding.cpe.pegs.{places[int(found[1])]}.{found[2]}")
             else:
-                draft.refuse(key, f"the model has {len(places)} PEGs; create it with encoding='cpe' and `after` as in the source")
+                draft.refuse(key, f"the model has {len(places)} PEGs; create it with 'cpe' and `after` as in the source")
     plain.finish(draft, model, source_grid)
     return draft

@@ -1,7 +1,7 @@
 """microsoft/Cream iRPE (DeiT-with-iRPE): timm's layout with lookup tables inside the attentions.
 
-`blocks.i.attn.rpe_{q,k,v}.lookup_table_{weight,bias}`, for "cross" `rpe_k.rp_rows.…` and `rpe_k.rp_cols.…`. Tables do not depend on
-the grid and keep their layout; bucket ids are not in the state dict.
+`blocks.i.attn.rpe_{q,k,v}.lookup_table_{weight,bias}`, for "cross" `rpe_k.rp_rows.…` and `rpe_k.rp_cols.…`. Tables do
+not depend on the grid and keep their layout; bucket ids are not in the state dict.
 """
 
 from __future__ import annotations
@@ -44,6 +44,6 @@ def translate(state: dict[str, Tensor], model: nn.Module, source_grid: Grid | No
         if new in ours:
             draft.move(key, new)
         else:
-            draft.refuse(key, "the model has no such table; create it with encoding 'learned+irpe' and the source's on and method")
+            draft.refuse(key, "the model has no such table; create it with 'learned+irpe' and the source's on and method")
     plain.finish(draft, model, source_grid)
     return draft

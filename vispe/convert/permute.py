@@ -11,8 +11,9 @@ from torch import Tensor
 def permute_rope(tensor: Tensor, num_heads: int, to: Literal["half", "interleaved"]) -> Tensor:
     """Reorder the output channels of a query or key projection so that the other pair layout gives the same scores.
 
-    Rotary pairs are channels (2i, 2i + 1) when interleaved and (i, i + D/2) in halves. The same order is needed for the weight and
-    the bias of both projections, and for the weights of query and key norms (num_heads=1 for a norm of one head's width).
+    Rotary pairs are channels (2i, 2i + 1) when interleaved and (i, i + D/2) in halves. The same order is needed for the
+    weight and the bias of both projections, and for the weights of query and key norms (num_heads=1 for a norm of one
+    head's width).
 
     Args:
         tensor: (H · D, in) weight, (H · D,) bias or norm weight; queries or keys alone, not a fused qkv.

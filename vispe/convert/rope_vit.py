@@ -1,7 +1,8 @@
 """naver-ai/rope-vit (and DeiT-III, whose layout it shares), and the same weights as timm's hub holds them.
 
-`freqs` is (2 [column, row], depth, heads · head_dim / 2) there and `rope.freqs` (2, depth, heads, head_dim / 2) in timm; ours is
-(heads, 2 [row, column], head_dim / 2) for each layer. `freqs_t_x` and `freqs_t_y` are coordinates of the train grid, saved.
+`freqs` is (2 [column, row], depth, heads · head_dim / 2) there and `rope.freqs` (2, depth, heads, head_dim / 2) in
+timm; ours is (heads, 2 [row, column], head_dim / 2) for each layer. `freqs_t_x` and `freqs_t_y` are coordinates of the
+train grid, saved.
 """
 
 from __future__ import annotations

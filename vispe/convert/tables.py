@@ -45,8 +45,8 @@ def _source_grid(draft: Draft, model: nn.Module, table: Tensor, given: Grid | No
         if 0 <= found <= rows:
             return grid, found
         raise ValueError(
-            f"convert: pos_embed has {total} rows; source_grid={grid} leaves {found} for prefix tokens, the model's table has "
-            f"{rows}; give the grid the table was trained on, and encoding_kwargs prefix_rows={found > 0} for the learned table."
+            f"convert: pos_embed has {total} rows; source_grid={grid} leaves {found} for prefix tokens, the model's table "
+            f"has {rows}; give the grid the table was trained on, and prefix_rows={found > 0} for the learned table."
         )
     cells = total - rows
     for grid in (learned.grid, model.train_grid):

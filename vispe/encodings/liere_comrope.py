@@ -2,11 +2,12 @@
 
     q' = exp(Σ_a x_a S_a) q,   S_a = blockdiag(S_a,1 .. S_a,m) skew and free for each axis
 
-Paper: Yu et al., ComRoPE, CVPR 2025, arXiv 2506.03737 (its LieRE baseline); LieRE: Ostmeier et al., arXiv 2406.10322. Code:
-Longin-Yu/ComRoPE at 7aeef08, embedding "liere". Coordinates (p + ½)/n of each axis in [0, 1], class token at ½ on every axis.
-The axes' matrices do not commute, so scores depend on absolute positions, and one matrix exponential a token is needed.
-Chosen here: block_size 8 and init_std 1.0 (the official defaults cannot run: an initial scale of 1e100 "must be set"). Only strict upper
-triangles are stored (`skew` = P − Pᵀ of the official `freqs`), which start at std √2 · init_std.
+Paper: Yu et al., ComRoPE, CVPR 2025, arXiv 2506.03737 (its LieRE baseline); LieRE: Ostmeier et al., arXiv 2406.10322.
+Code: Longin-Yu/ComRoPE at 7aeef08, embedding "liere". Coordinates (p + ½)/n of each axis in [0, 1], class token at ½ on
+every axis. The axes' matrices do not commute, so scores depend on absolute positions, and one matrix exponential a
+token is needed. Chosen here: block_size 8 and init_std 1.0 (the official defaults cannot run: an initial scale of 1e100
+"must be set"). Only strict upper triangles are stored (`skew` = P − Pᵀ of the official `freqs`), which start at std √2
+· init_std.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ def leaves(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def bind(module: nn.Module, **tensors: Any) -> nn.Module:
-    """Put tensors in the place of parameters, so that gradients reach where the tensors came from. "a.b" binds in a child."""
+    """Put tensors in the place of parameters, so that gradients reach where the tensors came from. "a.b" binds in a
+    child."""
     for name, tensor in tensors.items():
         owner, _, leaf = name.rpartition(".")
         target = module.get_submodule(owner)

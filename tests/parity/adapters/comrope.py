@@ -1,7 +1,7 @@
 """Longin-Yu/ComRoPE: coordinates, rotations of all its variants in two and three axes, and its whole CLIP-shaped ViTs.
 
-Our AP and LD rotate in the eigenbasis Q of the angle matrices, since scores do not see Q; official queries are Q times ours, with Q
-a constant to autograd (gradients of S come with the rotation).
+Our AP and LD rotate in the eigenbasis Q of the angle matrices, since scores do not see Q; official queries are Q times
+ours, with Q a constant to autograd (gradients of S come with the rotation).
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def vanilla(case: Case, inputs: dict[str, Tensor]) -> Results:
 class RepoApe(Encoding):
     """The repository's absolute table, its bug included: read with (row, column) where (column, row) is meant.
 
-    It belongs to this test only. grid_sample takes coordinates as (x, y, z); the code gives (0, row, column) in two axes and (frame,
-    row, column) in three, so that columns of an image never enter.
+    It belongs to this test only. grid_sample takes coordinates as (x, y, z); the code gives (0, row, column) in two
+    axes and (frame, row, column) in three, so that columns of an image never enter.
     """
 
     card = replace(EncodingStack("none", dim=1, num_heads=1, depth=1).first("none").card, title="repo-exact table")
@@ -203,7 +203,8 @@ def clip_vit(case: Case) -> Placed:
 
 
 class Placed(EncodedVisionTransformer):
-    """Our ViT at the positions of the case: by itself where they are its own, else with the class token's place given."""
+    """Our ViT at the positions of the case: by itself where they are its own, else with the class token's place
+    given."""
 
     def forward(self, image: Tensor, coords: Tensor) -> Tensor:
         if image.ndim == 4 and torch.allclose(coords, self.own(image), atol=1e-6):
@@ -223,8 +224,9 @@ class Placed(EncodedVisionTransformer):
 def tolerance(case: Case, key: str) -> float | None:
     """Looser with reason in rotation cases.
 
-    Raw scores are sums of head_dim products of rotated q and k, which may each be 2e-5 off. And the angle, with it float32's error of
-    it, grows with the coordinate: at raw patch indices the official numbers are 2.2e-5 off a float64 recomputation, ours 0.5e-5.
+    Raw scores are sums of head_dim products of rotated q and k, which may each be 2e-5 off. And the angle, with it
+    float32's error of it, grows with the coordinate: at raw patch indices the official numbers are 2.2e-5 off a float64
+    recomputation, ours 0.5e-5.
     """
     if case.config["kind"] != "rotation" or not key.startswith("out."):
         return None

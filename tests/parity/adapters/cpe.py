@@ -41,9 +41,11 @@ def isotropic(case: Case) -> Results:
         eps=c["layer_norm_eps"], class_token=c["class_token"], global_pool="avg" if "mean" in c["pooling"] else "token",
         fc_norm=False, qkv_bias=c["qkv_bias"],
     )  # fmt: skip
-    return run_model(
-        case, model, "cpvt", lambda forward: {f"out.logits{n}": forward(x) for n, x in images(case).items()}, leaves(case.params)
-    )
+
+    def call(forward) -> Results:
+        return {f"out.logits{name}": forward(x) for name, x in images(case).items()}
+
+    return run_model(case, model, "cpvt", call, leaves(case.params))
 
 
 class Peg(nn.Module):

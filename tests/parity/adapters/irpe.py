@@ -155,7 +155,9 @@ def detr(case: Case) -> Results:
     return {"out.y": y, "out.mean_attention": probs.mean(1), **found}
 
 
-def probabilities(case: Case, q: Tensor, k: Tensor, tables: dict[str, Tensor], ctx: Any, keep: Tensor | None, scale: float) -> Tensor:
+def probabilities(
+    case: Case, q: Tensor, k: Tensor, tables: dict[str, Tensor], ctx: Any, keep: Tensor | None, scale: float
+) -> Tensor:
     """Attention to unit vectors, with an encoding that leaves values alone: (B, H, L, L)."""
     c = case.config
     on = c["rpe_on"].replace("v", "")

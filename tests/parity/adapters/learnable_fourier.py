@@ -1,4 +1,5 @@
-"""Learnable Fourier features (the paper's algorithm 1): features and embeddings of given positions, and the kernel of the init."""
+"""Learnable Fourier features (the paper's algorithm 1): features and embeddings of given positions, and the kernel of
+the init."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ def embedding(case: Case) -> Results:
     groups, axes = c["groups"], c["coord_dim"]
     fold = groups * axes in LearnableFourier.card.axes
     encoding = create_encoding(
-        "learnable_fourier", dim=c["out_dim"] if fold else c["out_dim"] // groups, num_heads=1, axes=groups * axes if fold else axes,
-        groups=groups if fold else 1, fourier_dim=c["fourier_dim"], hidden_dim=c["hidden_dim"], gamma=c["gamma"],
+        "learnable_fourier", dim=c["out_dim"] if fold else c["out_dim"] // groups, num_heads=1,
+        axes=groups * axes if fold else axes, groups=groups if fold else 1, fourier_dim=c["fourier_dim"],
+        hidden_dim=c["hidden_dim"], gamma=c["gamma"],
     ).double()  # fmt: skip
     inputs = leaves({"pos": case.inputs["pos"]} | case.params)
     bind(encoding, **{ours: inputs[official] for official, ours in NAMES.items()})

@@ -12,8 +12,8 @@ def run(case: Case) -> Results:
     c = case.config
     assert not c.get("align_corners"), "timm never aligns corners"
     encoding = create_encoding(
-        "learned", dim=c["dim"], num_heads=1, grid=c["source_grid"], prefix=c["prefix_tokens"], prefix_rows=c["prefix_tokens"] > 0,
-        antialias=c["antialias"], interpolation=c["mode"],
+        "learned", dim=c["dim"], num_heads=1, grid=c["source_grid"], prefix=c["prefix_tokens"],
+        prefix_rows=c["prefix_tokens"] > 0, antialias=c["antialias"], interpolation=c["mode"],
     )  # fmt: skip
     bind(encoding, pos_embed=case.inputs["pos_embed"])
     return {"out.pos_embed": encoding.prepare(patch_grid(*c["target_grid"], prefix=c["prefix_tokens"]))}

@@ -29,8 +29,9 @@ def run(case: Case) -> Results:
     if periods["base"] is None:
         periods |= {n: c[n] for n in ("min_period", "max_period")}
     encoding = GivenDraws(
-        dim=c["num_heads"] * c["head_dim"], num_heads=c["num_heads"], normalize=c.get("normalize_coords") or "separate", **periods
-    ).eval()
+        dim=c["num_heads"] * c["head_dim"], num_heads=c["num_heads"],
+        normalize=c.get("normalize_coords") or "separate", **periods,
+    ).eval()  # fmt: skip
     encoding.draws = {
         "shift": case.inputs.get("shift_hw", torch.zeros(2)),
         "jitter": case.inputs.get("jitter_hw", torch.ones(2)),

@@ -20,8 +20,8 @@ def run(case: Case) -> Results:
 
 
 def build(config: dict):
-    theta = config.get("theta", config.get("theta_init"))
-    return create_encoding("rope_mixed", dim=config["num_heads"] * config["head_dim"], num_heads=config["num_heads"], theta=theta)
+    heads, theta = config["num_heads"], config.get("theta", config.get("theta_init"))
+    return create_encoding("rope_mixed", dim=heads * config["head_dim"], num_heads=heads, theta=theta)
 
 
 def init(case: Case) -> Results:

@@ -17,8 +17,9 @@ def vit(case: Case) -> Results:
         heads=c["num_heads"], depth=c["depth"], patch=c["patch_size"], image=c["image_size"], classes=c["num_classes"],
         mlp_ratio=c["mlp_ratio"], eps=c["layer_norm_eps"], init_values=1e-4 if c.get("layer_scale") else None,
     )  # fmt: skip
-    return run_model(
-        case, model, "rope_vit" if c.get("layer_scale") or c["rope_mixed"] else "plain",
-        lambda forward: {f"out.{n.replace('image', 'logits')}": forward(x) for n, x in case.inputs.items() if n.startswith("image")},
-        leaves(case.params),
-    )  # fmt: skip
+
+    def call(forward) -> Results:
+        images = {n: x for n, x in case.inputs.items() if n.startswith("image")}
+        return {f"out.{name.replace('image', 'logits')}": forward(x) for name, x in images.items()}
+
+    return run_model(case, model, "rope_vit", call, leaves(case.params))

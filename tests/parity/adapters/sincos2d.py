@@ -1,4 +1,5 @@
-"""Fixed sin-cos tables: MAE / DiT, MoCo v3, SimpleViT, timm, diffusers and DETR, told apart by what their configurations name."""
+"""Fixed sin-cos tables: MAE / DiT, MoCo v3, SimpleViT, timm, diffusers and DETR, told apart by what their
+configurations name."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def table(case: Case) -> Results:
 
 
 def tolerance(case: Case, key: str) -> float | None:
-    """diffusers rounds its positions to float32 ahead of its float64 frequencies: half a unit in the last place of positions up to 64."""
+    """diffusers rounds its positions to float32 ahead of its float64 frequencies: half a unit in the last place of
+    positions up to 64."""
     return 4e-6 if preset(case.config) == "diffusers" else None
 
 
