@@ -6,16 +6,21 @@ import difflib
 import inspect
 from typing import Any
 
+from .alibi2d import Alibi2d
 from .base import Card, Composed, Encoding
 from .beit_bias import BeitBias
 from .comrope import ComRoPEAP, ComRoPELD
 from .cpe import Cpe
 from .eva02_at import Eva02At
+from .fire import Fire
+from .fire2d import Fire2d
 from .gta2d import Gta2d
 from .irpe import Irpe
+from .kprpe import KPRPE
 from .learnable_fourier import LearnableFourier
 from .learned import Learned
 from .liere_comrope import LieREComRoPE
+from .lookhere import LookHere
 from .md_lrpe import MdLrpe
 from .ms_grape import MsGrape
 from .none import NoEncoding
@@ -24,6 +29,7 @@ from .rope_axial import RopeAxial
 from .rope_dinov3 import RopeDinov3
 from .rope_eva02 import RopeEva02
 from .rope_mixed import RopeMixed
+from .rope_timm import RopeTimm
 from .sincos2d import SinCos2d
 from .stack import EncodingStack
 from .string_cayley import StringCayley
@@ -32,6 +38,7 @@ from .swin_bias import SwinBias
 from .swinv2_cpb import SwinV2Cpb
 from .timm_rel_mlp import TimmRelMlp
 from .timm_rel_tf import TimmRelTf
+from .urpe import Urpe
 
 ENCODINGS: dict[str, type[Encoding]] = {
     "none": NoEncoding,
@@ -52,6 +59,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "rope_eva02": RopeEva02,
     "string_cayley": StringCayley,
     "string_circulant": StringCirculant,
+    "rope_timm": RopeTimm,
     "irpe": Irpe,
     "cpe": Cpe,
     "gta2d": Gta2d,
@@ -60,6 +68,12 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "beit_bias": BeitBias,
     "timm_rel_mlp": TimmRelMlp,
     "timm_rel_tf": TimmRelTf,
+    "alibi2d": Alibi2d,
+    "lookhere": LookHere,
+    "fire": Fire,
+    "fire2d": Fire2d,
+    "kprpe": KPRPE,
+    "urpe": Urpe,
 }
 
 __all__ = ["Card", "Composed", "ENCODINGS", "Encoding", "EncodingStack", "create_encoding", "encoding_class", "list_encodings"]

@@ -1,11 +1,11 @@
 """EVA02-AT's joint space-time RoPE: the spatial rotation of EVA-02 followed by a temporal rotation of all channels.
 
-    R = R_xy R_t:  angle_i = x_axis · θ^(−i / m) + t · θ_t^(−2i / d),  m = d/4 pairs for rows, then for columns, channel pairs (2i, 2i+1)
+    R = R_xy R_t:  angle_i = x_axis · θ^(−i / m) + t · θ_t^(−2i / d),  m = d/4 pairs for rows, m for columns, pairs (2i, 2i+1)
 
-Paper: Wang et al., EVA02-AT, 2025, arXiv 2506.14356, equations (8) to (10). No code was published (xqwang14/EVA02-AT at 0d272a9 holds a
-readme). The "inner product" of rotations is read as their composition: angles add. Not stated there and chosen here: temporal base
-10000, frames counted from 0 at any number of frames, unscaled rows and columns (`pretrain_grid` brings EVA-02's scaling), class token
-not rotated. With two axes, images, the spatial rotation remains.
+Paper: Wang et al., EVA02-AT, 2025, arXiv 2506.14356, equations (8) to (10). No code was published (xqwang14/EVA02-AT at
+0d272a9 holds a readme). The "inner product" of rotations is read as their composition: angles add. Not stated there and
+chosen here: temporal base 10000, frames counted from 0 at any number of frames, unscaled rows and columns
+(`pretrain_grid` brings EVA-02's scaling), class token not rotated. With two axes, images, the spatial rotation remains.
 The paper also adds learned spatial and temporal tables: compose "learned_spacetime+eva02_at".
 """
 

@@ -3,11 +3,12 @@
     cosine:  q' = [q cos Θ, q sin Θ] (2d channels),  Θ = concat_a(x_a · θ)[:d];  then q'·k' = Σ_i q_i k_i cos(Θ_q,i − Θ_k,i)
     rotate:  channel pairs (2i, 2i+1) turn, d / (2 axes) pairs an axis; every axis has the same θ
 
-Paper: Qin et al., LightNet, 2024, arXiv 2405.21022; LRPE: Qin et al., TMLR 2023, arXiv 2307.09270. Code: Doraemonzzz/xopes at 1dfa3df,
-xmixers at a3e8681 (LightNet's own repository is gone). θ_j = base^(−2j/(H·d)) runs on over the heads in the older code ("heads"), and
-starts again in each ("head") in the newer. Prefix tokens: [q, 0], or not rotated.
-Chosen here: cosine form with learned θ, as in that code; `learn_theta=False` keeps it. The queries and keys are twice as wide, at the
-scale of the unchanged width; no weight decay.
+Paper: Qin et al., LightNet, 2024, arXiv 2405.21022; LRPE: Qin et al., TMLR 2023, arXiv 2307.09270. Code:
+Doraemonzzz/xopes at 1dfa3df, xmixers at a3e8681 (LightNet's own repository is gone). θ_j = base^(−2j/(H·d)) runs on
+over the heads in the older code ("heads"), and starts again in each ("head") in the newer. Prefix tokens: [q, 0], or
+not rotated.
+Chosen here: cosine form with learned θ, as in that code; `learn_theta=False` keeps it. The queries and keys are twice
+as wide, at the scale of the unchanged width; no weight decay.
 """
 
 from __future__ import annotations

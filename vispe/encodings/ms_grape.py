@@ -3,10 +3,11 @@
     angle_i = −p · exp(w_i / s),  channel pairs (i, i + d/2), w learned
 
 Paper: Zhang et al., Group Representational Position Encoding, 2025, arXiv 2512.07805, section 3.1. Code:
-model-architectures/GRAPE at f5b539f (MSGRAPECommuting): one axis, a language model. Frequencies start at θ^(−2i/d), θ = 10000, shared by
-heads; the rotation is the inverse of the usual one.
-Different from the code: tables stay float32 (there bfloat16). Chosen here: several axes share the planes out evenly, each with its own
-frequencies from θ^0 down; no weight decay (in log space it would pull every frequency to 1); prefix tokens not rotated.
+model-architectures/GRAPE at f5b539f (MSGRAPECommuting): one axis, a language model. Frequencies start at θ^(−2i/d), θ =
+10000, shared by heads; the rotation is the inverse of the usual one.
+Different from the code: tables stay float32 (there bfloat16). Chosen here: several axes share the planes out evenly,
+each with its own frequencies from θ^0 down; no weight decay (in log space it would pull every frequency to 1); prefix
+tokens not rotated.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     angle_i = p_axis · θ^(−i / m),  m = ⌊d / 3⌋ // 2 pairs an axis, frames first, channel pairs (2i, 2i+1)
 
-Paper: Assran et al., V-JEPA 2, 2025, arXiv 2506.09985. Code: facebookresearch/vjepa2 at c2963a4 (RoPEAttention). θ = 10000; masked
-tokens keep the indices they have in the whole video.
-V-JEPA 2's code tiles its tables for channel pairs (i, i + m) while it turns pairs (2i, 2i+1): the two channels of a pair take different
-angles, lengths change, and scores are not relative. Released weights are trained so: `preset="vjepa2"`. The default, "fixed", is the
-rotation that the paper means. Also different there: frequencies in the dtype of the tokens (float32 here).
-Chosen here: with 1 or 2 axes the same rule for that many shares.
+Paper: Assran et al., V-JEPA 2, 2025, arXiv 2506.09985. Code: facebookresearch/vjepa2 at c2963a4 (RoPEAttention). θ =
+10000; masked tokens keep the indices they have in the whole video.
+V-JEPA 2's code tiles its tables for channel pairs (i, i + m) while it turns pairs (2i, 2i+1): the two channels of a
+pair take different angles, lengths change, and scores are not relative. Released weights are trained so:
+`preset="vjepa2"`. The default, "fixed", is the rotation that the paper means. Also different there: frequencies in the
+dtype of the tokens (float32 here). Chosen here: with 1 or 2 axes the same rule for that many shares.
 """
 
 from __future__ import annotations

@@ -75,10 +75,7 @@ class RopeDinov3(Rotary):
             )
         if normalize not in _UNITS:
             raise ValueError(f"rope_dinov3: normalize must be one of {tuple(_UNITS)}, got {normalize!r}.")
-        if shift < 0 or jitter < 1 or rescale < 1:
-            raise ValueError(
-                f"rope_dinov3: needs shift >= 0, jitter >= 1, rescale >= 1, got {shift}, {jitter}, {rescale}."
-            )
+        check_augmentation("rope_dinov3", shift, jitter, rescale)
         self.base = base if base is None else positive("rope_dinov3", "base", base)
         self.min_period, self.max_period = min_period, max_period
         self.shift, self.jitter, self.rescale = shift, jitter, rescale
@@ -96,13 +93,24 @@ class RopeDinov3(Rotary):
         coords = super().coordinates(pos)
         if not self.training or (self.shift == 0 and self.jitter == 1 and self.rescale == 1):
             return coords
-        draw = torch.rand(3, self.axes, device=coords.device) * 2 - 1
-        return augment(
-            coords,
-            shift=draw[0] * self.shift,
-            jitter=torch.exp(draw[1] * math.log(self.jitter)),
-            rescale=torch.exp(draw[2, :1] * math.log(self.rescale)),
-        )
+        return augment_at_random(coords, shift=self.shift, jitter=self.jitter, rescale=self.rescale)
+
+
+def check_augmentation(name: str, shift: float, jitter: float, rescale: float) -> None:
+    """Refuse ranges that `augment_at_random` cannot draw from."""
+    if shift < 0 or jitter < 1 or rescale < 1:
+        raise ValueError(f"{name}: needs shift >= 0, jitter >= 1, rescale >= 1, got {shift}, {jitter}, {rescale}.")
+
+
+def augment_at_random(coords: Tensor, *, shift: float, jitter: float, rescale: float) -> Tensor:
+    """One draw for all tokens: U(−shift, shift) and exp U(−ln jitter, ln jitter) an axis, one exp U(−ln rescale, ln rescale)."""
+    draw = torch.rand(3, coords.shape[-1], device=coords.device) * 2 - 1
+    return augment(
+        coords,
+        shift=draw[0] * shift,
+        jitter=torch.exp(draw[1] * math.log(jitter)),
+        rescale=torch.exp(draw[2, :1] * math.log(rescale)),
+    )
 
 
 def augment(coords: Tensor, *, shift: Tensor, jitter: Tensor, rescale: Tensor) -> Tensor:

@@ -1,11 +1,12 @@
 """EVA-02's axial RoPE: cells counted on the pre-training grid, so that a larger image keeps the range of the angles.
 
-    angle_i = (p / n · r) · θ^(−i / m),  m pairs an axis, rows first, channel pairs (2i, 2i+1);  n cells now, r cells in pre-training
+    angle_i = (p / n · r) · θ^(−i / m),  n cells now, r in pre-training,  m pairs an axis, rows first, pairs (2i, 2i+1)
 
-Paper: Fang et al., EVA-02: A Visual Representation for Neon Genesis, 2023, arXiv 2303.11331. Code: baaivision/EVA at 5623d08
-(VisionRotaryEmbeddingFast). θ = 10000, r = 16 also for models trained on other grids; class token not rotated.
-Chosen here: every axis is scaled by its own number of cells (the official module makes square grids only); tables are computed, while
-released checkpoints hold them as buffers under every block (drop every key with `rope` in it); 1 or 3 axes use the same rule.
+Paper: Fang et al., EVA-02: A Visual Representation for Neon Genesis, 2023, arXiv 2303.11331. Code: baaivision/EVA at
+5623d08 (VisionRotaryEmbeddingFast). θ = 10000, r = 16 also for models trained on other grids; class token not rotated.
+Chosen here: every axis is scaled by its own number of cells (the official module makes square grids only); tables are
+computed, while released checkpoints hold them as buffers under every block (drop every key with `rope` in it); 1 or 3
+axes use the same rule.
 """
 
 from __future__ import annotations

@@ -56,19 +56,25 @@ class RopeMixed(Rotary):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        device = self.freqs.device
-        if self.axes == 2:
-            angle = torch.rand(self.num_heads, device=device) * 2 * torch.pi
-            lead = torch.stack((angle.sin(), angle.cos()), dim=-1)  # (H, [row, col])
-            cross = torch.stack((angle.cos(), -angle.sin()), dim=-1)
-        else:
-            frame = torch.linalg.qr(torch.randn(self.num_heads, self.axes, 2, device=device)).Q
-            lead, cross = frame.unbind(-1)
         with torch.no_grad():
-            self.freqs.copy_(mixed_frequencies(lead, cross, self.head_dim, self.theta))
+            self.freqs.copy_(draw_mixed_frequencies(self.num_heads, self.axes, self.head_dim, self.theta, self.freqs.device))
 
     def frequencies(self) -> Tensor:
         return self.freqs.float()
+
+
+def draw_mixed_frequencies(
+    heads: int, axes: int, head_dim: int, theta: float, device: torch.device | None = None
+) -> Tensor:
+    """Initial frequencies (H, axes, head_dim / 2), along a random direction and one at a right angle to it in each head."""
+    if axes == 2:
+        angle = torch.rand(heads, device=device) * 2 * torch.pi
+        lead = torch.stack((angle.sin(), angle.cos()), dim=-1)  # (H, [row, col])
+        cross = torch.stack((angle.cos(), -angle.sin()), dim=-1)
+    else:
+        frame = torch.linalg.qr(torch.randn(heads, axes, 2, device=device)).Q
+        lead, cross = frame.unbind(-1)
+    return mixed_frequencies(lead, cross, head_dim, theta)
 
 
 def mixed_frequencies(lead: Tensor, cross: Tensor, head_dim: int, theta: float) -> Tensor:

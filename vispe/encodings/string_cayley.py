@@ -2,10 +2,11 @@
 
     q' = R(x) P q,   P = (I − S)(I + S)⁻¹,  S skew;   R turns pair i by Σ_a x_a f_a,i
 
-Paper: Schenck et al., Learning the RoPEs: Better 2D and 3D Position Encodings with STRING, ICML 2025, arXiv 2502.02562. No code was
-published. The encoding of the paper is PᵀR(x)P; scores do not see the outer Pᵀ, so it is left out, as the paper does.
-Chosen here, where the paper is silent: S starts at zero, which makes the encoding RoPE-Mixed at the start (its frequencies, base 10);
-integer cells; prefix tokens stand where all coordinates are zero; no weight decay. `folded` bakes P into W_q and W_k.
+Paper: Schenck et al., Learning the RoPEs: Better 2D and 3D Position Encodings with STRING, ICML 2025, arXiv 2502.02562.
+No code was published. The encoding of the paper is PᵀR(x)P; scores do not see the outer Pᵀ, so it is left out, as the
+paper does. Chosen here, where the paper is silent: S starts at zero, which makes the encoding RoPE-Mixed at the start
+(its frequencies, base 10); integer cells; prefix tokens stand where all coordinates are zero; no weight decay. `folded`
+bakes P into W_q and W_k.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ def run(case: Case) -> Results:
     c = case.config
     assert c["kind"] == "rope", c["kind"]
     encoding = create_encoding(
-        "eva02_at", dim=c["num_heads"] * c["head_dim"], num_heads=c["num_heads"], axes=3, theta=c["theta"], time_theta=c["theta"]
-    )
+        "eva02_at", dim=c["num_heads"] * c["head_dim"], num_heads=c["num_heads"], axes=3, theta=c["theta"],
+        time_theta=c["theta"],
+    )  # fmt: skip
     pos = video_grid(c["frames"], c["grid_h"], c["grid_w"], prefix=c["prefix_tokens"])
     coords, freqs = encoding.coordinates(pos), encoding.frequencies()
 

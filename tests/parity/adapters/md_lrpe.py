@@ -15,7 +15,7 @@ def run(case: Case) -> Results:
     encoding = create_encoding(
         "md_lrpe", dim=c["num_heads"] * c["head_dim"], num_heads=c["num_heads"], axes=len(c["shape"]), form=c["kind"]
     )
-    bind(encoding, theta=inputs["theta"][:, : encoding.per_axis])  # longer ones are cut off, officially by the head's width
+    bind(encoding, theta=inputs["theta"])
     ctx = encoding.prepare(full_grid(tuple(c["shape"]), prefix=c["prefix_tokens"]))
     y, _ = encoding.qk(inputs["x"], inputs["x"], ctx, ctx)
     loss = (y * case.inputs["cotangent"]).sum()
