@@ -13,6 +13,7 @@ are kept.
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -39,7 +40,7 @@ def resize_rel_pos_bias_table(
     Args:
         table: (Π(2n−1) + extra_rows, H), or (H, 2h−1, 2w−1) as in MaxViT.
         source, target: cells of the two grids, (h, w).
-        method: "geometric", "bicubic" or "bilinear".
+        method: "geometric" (any number of axes), "bicubic" or "bilinear".
         extra_rows: last rows that belong to no offset (BEiT's class token: 3), which are kept.
 
     Returns:
@@ -51,7 +52,7 @@ def resize_rel_pos_bias_table(
     if table.ndim == 3:
         flat = resize_rel_pos_bias_table(table.flatten(1).T, source, target, method=method)
         return flat.T.unflatten(1, new)
-    rows = old[0] * old[1]
+    rows = math.prod(old)
     if table.ndim != 2 or table.shape[0] != rows + extra_rows:
         raise ValueError(
             f"resize_rel_pos_bias_table: offsets of the grid {tuple(source)} and {extra_rows} extra rows need "

@@ -12,6 +12,7 @@ have any shape; another grid than the table's is served by resampling the origin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -63,8 +64,7 @@ class SwinBias(OffsetBias):
         self.reset_parameters()
 
     def table_shape(self) -> tuple[int, ...]:
-        rows, cols = (2 * n - 1 for n in self.grid)
-        return (rows * cols + self.extra_rows, self.num_heads)
+        return (math.prod(2 * n - 1 for n in self.grid) + self.extra_rows, self.num_heads)
 
     @property
     def extra_rows(self) -> int:

@@ -77,7 +77,7 @@ class SwinV2Cpb(OffsetBias):
         relative=True,
     )
     name = "swinv2_cpb"
-    no_decay = ("fc1", "fc2", "logit_scale")
+    no_decay = ("fc1", "fc2")
 
     def __init__(
         self,
@@ -97,6 +97,7 @@ class SwinV2Cpb(OffsetBias):
         self.window = window_option("swinv2_cpb", window, axes)
         self.fc1, self.fc2 = nn.Linear(axes, hidden), nn.Linear(hidden, num_heads, bias=False)
         self.logit_scale = nn.Parameter(torch.empty(num_heads, 1, 1)) if attention == "cosine" else None
+        self.no_decay = ("fc1", "fc2", "logit_scale") if attention == "cosine" else ("fc1", "fc2")
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
