@@ -233,7 +233,7 @@ def test_our_training_checkpoints(tmp_path):
     average = {f"ema.module.{k}": v + 1 for k, v in source.state_dict().items()}
     torch.save({"state_dict": {f"net.{k}": v for k, v in source.state_dict().items()} | average}, tmp_path / "last.ckpt")
     model = ours("comrope")
-    load(model, tmp_path / "last.ckpt")
+    assert load(model, tmp_path / "last.ckpt").notes == ["averaged weights taken"]
     assert torch.equal(model.head.bias, source.head.bias + 1)  # the averaged weights
 
 
@@ -269,6 +269,12 @@ def test_files_that_are_no_weights(tmp_path):
 class Harmful:
     def __reduce__(self):
         return (print, ("this must not run",))
+
+
+def test_averages_beside_the_weights_are_passed_over_aloud(tmp_path):
+    state = plain().state_dict()
+    """A model of a rectangular image, saved by timm, created again for another one: its grid is in the configuration."""
+    assert "taken from 'model'; ['model_ema'] passed over" in load(ours("learned"), tmp_path / "a.pth").notes
 
 
 # ---- timm's hook ----------------------------------------------------------------------------------------------------

@@ -60,12 +60,13 @@ def convert(
     Raises:
         ValueError: unknown source or layout, a table whose grid cannot be told.
     """
-    state = unwrap(state_dict)
+    state, notes = unwrap(state_dict)
     name = recognise(state) if source == "auto" else source
     if name != "vispe" and name not in SOURCES:
         raise ValueError(f"convert: source must be 'auto', 'vispe' or one of {tuple(SOURCES)}, got {source!r}.")
     draft = (plain if name == "vispe" else SOURCES[name]).translate(state, model, source_grid)
     draft.report.source = name
+    draft.report.notes += notes
     for key in list(draft.left):
         draft.refuse(key, "the model has no place for it")
     draft.report.missing = [key for key in model.state_dict() if key not in draft.new]
@@ -117,7 +118,7 @@ def adapt(
     learned table is `source_grid`, else that of the configuration that timm saved with the weights, else found as in
     `convert`.
     """
-    state = unwrap(state_dict)
+    state, _ = unwrap(state_dict)
     new, report = convert(state, model, source_grid=source_grid or _saved_grid(state, model))
     return new | {key: state[key] for key in report.unexpected}
 

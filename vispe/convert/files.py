@@ -37,25 +37,31 @@ def read(path: str | Path) -> dict[str, Any]:
         ) from error
 
 
-def unwrap(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The state dict inside a checkpoint, without "module." and the like in front of its keys."""
+def unwrap(content: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[str]]:
+    """The state dict inside a checkpoint, without "module." and the like in front of its keys, and what was passed over."""
     inner: Any = content
+    notes = []
     for _ in range(3):
-        if not isinstance(inner, Mapping):
-            break
-        name = next((w for w in _WRAPPERS if isinstance(inner.get(w), Mapping)), None)
+        name = next((w for w in _WRAPPERS if isinstance(inner, Mapping) and isinstance(inner.get(w), Mapping)), None)
         if name is None:
             break
+        beside = [k for k, v in inner.items() if k != name and isinstance(v, Mapping) and _tensors(v)]
+        notes += [f"taken from {name!r}; {beside} passed over"] if beside else []
         inner = inner[name]
     if not isinstance(inner, Mapping) or not inner or not all(isinstance(k, str) for k in inner):
         raise ValueError(f"load: no state dict inside; expected a mapping of names to tensors, got {type(content).__name__}.")
-    state = {k: v for k, v in inner.items() if isinstance(v, Tensor)}
+    state = _tensors(inner)
     if not state:
         raise ValueError(f"load: no tensors inside; the top level holds {sorted(map(str, content))[:8]}.")
-    for prefix in ("ema.module.", "net."):  # our training checkpoints: the averaged weights if they hold some
-        if any(k.startswith("net.") for k in state) and any(k.startswith(prefix) for k in state):
-            state = {k: v for k, v in state.items() if k.startswith(prefix)}
-            state = {k[len(prefix) :]: v for k, v in state.items()}
+    if any(k.startswith("net.") for k in state):  # our training checkpoints: the averaged weights if they hold some
+        averaged = any(k.startswith("ema.module.") for k in state)
+        prefix = "ema.module." if averaged else "net."
+        state = {k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)}
+        notes += ["averaged weights taken"] if averaged else []
     while prefix := next((p for p in _PREFIXES if all(k.startswith(p) for k in state)), None):
         state = {k[len(prefix) :]: v for k, v in state.items()}
-    return state
+    return state, notes
+
+
+def _tensors(mapping: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {k: v for k, v in mapping.items() if isinstance(v, Tensor)}

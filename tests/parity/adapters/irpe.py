@@ -80,7 +80,7 @@ def official_maps(case: Case) -> Results:
     out = {}
     for method, ratio, height, width, skip in case.config["entries"]:
         for part, table in ids(method, ratio, height, width, skip).items():
-            where = f"{method}.ratio{ratio:g}.h{height}w{width}.skip{skip}{part}"
+            where = f"{method}.ratio{ratio}.h{height}w{width}.skip{skip}{part}"
             rows = {"first": skip, "middle": skip + (height * width) // 2, "last": len(table) - 1}
             out |= {f"out.ids_{name}_query.{where}": table[row] for name, row in rows.items()}
             buckets = table_size(METHODS.get(method, method), ratio) + (skip > 0)
@@ -181,7 +181,7 @@ def model(case: Case) -> Results:
         encoding="learned+irpe" if with_table else "irpe", options=own, dim=c["embed_dim"], heads=c["num_heads"],
         depth=c["depth"], patch=c["patch_size"], image=size(c["img_size"]), classes=c["num_classes"], mlp_ratio=c["mlp_ratio"],
         eps=c["layer_norm_eps"], class_token=c["class_token"], qkv_bias=c["qkv_bias"],
-        global_pool="token" if c["class_token"] else "avg",
+        global_pool="token" if c["class_token"] else "avg", fc_norm=False,
     )  # fmt: skip
     return run_model(
         case, host, "irpe",
