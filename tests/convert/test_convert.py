@@ -273,7 +273,8 @@ class Harmful:
 
 def test_averages_beside_the_weights_are_passed_over_aloud(tmp_path):
     state = plain().state_dict()
-    """A model of a rectangular image, saved by timm, created again for another one: its grid is in the configuration."""
+    content = {"model": state, "model_ema": {k: v + 1 for k, v in state.items()}, "optimizer": {"state": {}}}
+    torch.save(content, tmp_path / "a.pth")
     assert "taken from 'model'; ['model_ema'] passed over" in load(ours("learned"), tmp_path / "a.pth").notes
 
 
