@@ -19,6 +19,7 @@ from .irpe import Irpe
 from .kprpe import KPRPE
 from .learnable_fourier import LearnableFourier
 from .learned import Learned
+from .liere import LieRE
 from .liere_comrope import LieREComRoPE
 from .lookhere import LookHere
 from .md_lrpe import MdLrpe
@@ -60,6 +61,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "string_cayley": StringCayley,
     "string_circulant": StringCirculant,
     "rope_timm": RopeTimm,
+    "liere": LieRE,
     "irpe": Irpe,
     "cpe": Cpe,
     "gta2d": Gta2d,

@@ -103,7 +103,7 @@ def check_augmentation(name: str, shift: float, jitter: float, rescale: float) -
 
 
 def augment_at_random(coords: Tensor, *, shift: float, jitter: float, rescale: float) -> Tensor:
-    """One draw for all tokens: U(−shift, shift) and exp U(−ln jitter, ln jitter) an axis, one exp U(−ln rescale, ln rescale)."""
+    """One draw for all: U(−shift, shift) and exp U(−ln jitter, ln jitter) an axis, one exp U(−ln rescale, ln rescale)."""
     draw = torch.rand(3, coords.shape[-1], device=coords.device) * 2 - 1
     return augment(
         coords,
