@@ -8,21 +8,47 @@ from typing import Any
 
 import timm
 import torch
+from timm.models import build_model_with_cfg, register_model
 from torch import Tensor
 
 from vispe.encodings import ENCODINGS, Encoding, create_encoding
 from vispe.models.vit import EncodedVisionTransformer
+from vispe.models.vit_zoo import SIZES as WIDTHS
 from vispe.models.vit_zoo import VARIANTS
-from vispe.positions import Positions, custom_positions, full_grid
+from vispe.positions import Positions, custom_positions, full_grid, with_keypoints
 
 NAMES = list(ENCODINGS)
-ZOO = list(VARIANTS)  # every encoding with two axes and every composition
+KEYPOINTS = [name for name, cls in ENCODINGS.items() if "keypoints" in cls.card.needs]
+ZOO = list(VARIANTS) + KEYPOINTS  # every encoding with two axes and every composition
 PAIRS = [(name, axes) for name, cls in ENCODINGS.items() for axes in cls.card.axes]
 RELATIVE = [(name, axes) for name, axes in PAIRS if ENCODINGS[name].card.relative]
 
 DIM, HEADS = 96, 2  # heads of 48 channels: pairs for 1, 2 and 3 axes, and blocks of 8
 SIZES = {1: (6,), 2: (3, 4), 3: (2, 3, 2), 4: (2, 3, 1, 2), 6: (1, 2, 1, 3, 1, 2)}
 TINY = dict(embed_dim=DIM, depth=2, num_heads=HEADS, mlp_ratio=2.0, patch_size=8, img_size=(32, 48), num_classes=5)
+
+
+POINTS = torch.tensor([[0.3, 0.4], [0.7, 0.35], [0.5, 0.6], [0.35, 0.8], [0.66, 0.75]])
+
+
+class KeypointVisionTransformer(EncodedVisionTransformer):
+    """A host of encodings that need key points: every image has the same ones."""
+
+    def positions(self, height: int, width: int, device: torch.device | None = None) -> Positions:
+        return with_keypoints(super().positions(height, width, device), POINTS.to(device))
+
+
+def _register_with_keypoints(name: str) -> None:
+    def entry(pretrained: bool = False, **kwargs: Any) -> KeypointVisionTransformer:
+        kwargs = {**WIDTHS["ti"], "patch_size": 16, "encoding": name, **kwargs}
+        return build_model_with_cfg(KeypointVisionTransformer, entry.__name__, pretrained, **kwargs)
+
+    entry.__name__ = entry.__qualname__ = f"vit_ti_{name}"
+    register_model(entry)
+
+
+for _name in KEYPOINTS:
+    _register_with_keypoints(_name)
 
 
 def facts(name: str, axes: int, prefix: int = 0) -> dict[str, Any]:
@@ -60,7 +86,9 @@ def images(height: int = 32, width: int = 48, *, batch: int = 2, seed: int = 1) 
 
 
 def grid_positions(axes: int, *, prefix: int = 0, size: tuple[int, ...] | None = None) -> Positions:
-    return full_grid(size or SIZES[axes], prefix=prefix, train=SIZES[axes])
+    """A full grid; that of an image carries key points, for the encodings that ask."""
+    pos = full_grid(size or SIZES[axes], prefix=prefix, train=SIZES[axes])
+    return with_keypoints(pos, POINTS) if axes == 2 else pos
 
 
 def free_positions(axes: int, *, offset: float = 0.0, prefix: int = 0) -> Positions:
