@@ -22,13 +22,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from train.report import Curve, print_table, write_html, write_picture
 
-CONFIG = "configs/glyphs/base.yaml"
+CONFIGS = Path("configs/glyphs")
 SIZES = [(32, 32), (48, 48), (64, 64), (32, 48)]
-RUNS: dict[str, list[str]] = {
-    "learned": ["--model.model", "vit_ti_learned", "--model.model_kwargs.encoding_kwargs", '{"init": "sincos"}'],
-    "rope_axial": ["--model.model", "vit_ti_rope_axial"],
-    "comrope": ["--model.model", "vit_ti_comrope"],
-}
+RUNS = {"learned": "learned_sincos", "rope_axial": "rope_axial", "comrope": "comrope"}  # name: file in configs/glyphs
 
 
 @dataclass
@@ -54,7 +50,7 @@ def start(name: str, folder: Path, steps: int) -> Job:
     """Begin training one encoding in a process of its own, its output in a file."""
     folder.mkdir(parents=True)
     command = [
-        sys.executable, "-m", "train", "fit", "--config", CONFIG, *RUNS[name], "--run_dir", str(folder),
+        *train("fit", name), "--run_dir", str(folder),
         "--trainer.max_steps", str(steps), "--trainer.log_every_n_steps", "10",
         "--trainer.enable_progress_bar", "false", "--trainer.limit_val_batches", "0",
     ]  # fmt: skip
@@ -62,6 +58,12 @@ def start(name: str, folder: Path, steps: int) -> Job:
     with open(log, "w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=one_thread())
     return Job(name, folder, process, log)
+
+
+def train(subcommand: str, name: str) -> list[str]:
+    """The command line of one run, options still to follow."""
+    configs = ("--config", str(CONFIGS / "base.yaml"), "--config", str(CONFIGS / f"{RUNS[name]}.yaml"))
+    return [sys.executable, "-m", "train", subcommand, *configs]
 
 
 def one_thread() -> dict[str, str]:
@@ -109,7 +111,7 @@ def measure(name: str, folder: Path) -> list[Curve]:
     """Accuracy at every size: one curve, or two (extended and rescaled coordinates) for a rotary encoding."""
     conventions = [] if name == "learned" else ["extend", "rescale"]
     command = [
-        sys.executable, "-m", "train", "validate", "--config", CONFIG, *RUNS[name], "--run_dir", str(folder),
+        *train("validate", name), "--run_dir", str(folder),
         "--ckpt_path", str(folder / "checkpoints" / "last.ckpt"),
         "--data.eval_sizes", str([list(size) for size in SIZES[1:]]), "--model.eval_coords", str(conventions),
     ]  # fmt: skip

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from tests.train.conftest import command, folder_args, run
-from train.image import ImageClassification
+from train_helpers import Killed, command, folder_args, kill_at, losses, run, weights_of
 
 RANDOM = [  # everything that draws random numbers, and everything that keeps a state
     "--model.model_kwargs.drop_rate=0.2",
@@ -19,37 +17,6 @@ RANDOM = [  # everything that draws random numbers, and everything that keeps a 
     "--data.augment.random_erasing=0.5",
     "--trainer.max_epochs=2",
 ]
-
-
-class Killed(Exception):
-    """Stands for whatever ends a process."""
-
-
-def losses(run_dir: Path) -> dict[int, float]:
-    """Training loss at each step, from the CSV logs of all starts; later starts win."""
-    found = {}
-    for log in sorted(run_dir.glob("logs/version_*/metrics.csv")):
-        for row in csv.DictReader(log.open()):
-            if row.get("train/loss"):
-                found[int(row["step"])] = float(row["train/loss"])
-    return found
-
-
-def kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Training dies when it is about to do this step."""
-    original = ImageClassification.training_step
-
-    def training_step(self: ImageClassification, batch: object, batch_idx: int) -> torch.Tensor:
-        if self.trainer.fit_loop.total_batch_idx == step:
-            raise Killed
-        return original(self, batch, batch_idx)
-
-    monkeypatch.setattr(ImageClassification, "training_step", training_step)
-
-
-def weights_of(run_dir: Path) -> dict[str, torch.Tensor]:
-    """State dict of the last checkpoint, averaged weights included."""
-    return torch.load(run_dir / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from train_helpers import command, folder_args, run
 
-from tests.train.conftest import command, folder_args, run
 from train.data.augment import Augment
 from train.data.corrupt import CorruptSampleError
 from train.data.folder import ImageFolderData

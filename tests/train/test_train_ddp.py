@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from tests.train.conftest import command, folder_args, run, write_shard
+from train_helpers import command, folder_args, run, write_shard
 
 REPOSITORY = Path(__file__).parents[2]
 TWO = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]

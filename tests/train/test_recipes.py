@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import timm
 import yaml
+from train_helpers import CLASSES
 
-from tests.train.conftest import CLASSES
 from train.cli import VispeCLI
 
 CONFIGS = Path(__file__).parents[2] / "configs"

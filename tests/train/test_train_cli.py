@@ -11,8 +11,8 @@ import timm
 import torch
 import yaml
 from safetensors.torch import save_file
+from train_helpers import NET, command, folder_args, run
 
-from tests.train.conftest import NET, command, folder_args, run
 from train import weights
 from train.cli import stored_model
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from train_helpers import command, folder_args, run
 
-from tests.train.conftest import command, folder_args, run
 from train.checkpoint import CheckpointError, SafeCheckpointIO
 
 FIRST, SECOND = {"weight": torch.zeros(1000)}, {"weight": torch.ones(1000)}

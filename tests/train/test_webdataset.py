@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from train_helpers import Killed, command, kill_at, losses, run, weights_of, write_shard
 
-from tests.train.conftest import command, run, write_shard
-from tests.train.test_resume import Killed, kill_at, losses, weights_of
 from train.data.augment import Augment
 from train.data.corrupt import CorruptSampleError, CorruptSamples, collate
 from train.data.sampling import ResumableLoader

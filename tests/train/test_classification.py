@@ -7,8 +7,8 @@ import pytest
 import timm
 import torch
 from torch import nn
+from train_helpers import NET, command, folder_args, run
 
-from tests.train.conftest import NET, command, folder_args, run
 from train import optim
 from train.image import ImageClassification
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
+from train_helpers import command, run
 
-from tests.train.conftest import command, run
 from train.data.fashion import FashionMNIST
 from train.data.glyphs import Glyphs
 from train.data.sampling import EpochSampler, EvalSampler, Key, ResumableLoader
