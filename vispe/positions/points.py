@@ -60,7 +60,7 @@ def with_keypoints(
         )
     if not torch.compiler.is_compiling():
         check_inside(points, outside)
-    known = {f.name: getattr(pos, f.name) for f in fields(Positions)}
+    known = {f.name: getattr(pos, f.name) for f in fields(pos) if f.name != "keypoints"}
     return KeypointPositions(**known, keypoints=points.flip(-1) if order == "xy" else points)
 
 
