@@ -3,8 +3,8 @@
     python scripts/glyph_table.py --runs runs/glyph_table            # trains what is missing, then writes the table
     python scripts/glyph_table.py --runs runs/glyph_table --only-table
 
-Every cell is one `python -m train fit` and one `python -m train test` under configs/glyphs/base.yaml; a finished cell is
-kept, so that the script can be stopped and started again. Two one-thread processes run side by side.
+Every cell is one `python -m train fit` and one `python -m train test` under configs/glyphs/base.yaml and the encoding's own
+file beside it; a finished cell is kept, so that the script can be stopped and started again. Two one-thread processes run side by side.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-CONFIG = "configs/glyphs/base.yaml"
+CONFIGS = Path("configs/glyphs")
 SIZES = [(32, 32), (48, 48), (64, 64), (96, 96), (32, 48)]
-ROTARY = ["extend", "rescale"]
-CELLS: dict[str, tuple[str, dict, list[str]]] = {  # name: (model, encoding_kwargs, coordinate conventions)
-    "none": ("vit_ti_none", {}, []),
-    "learned, std .02": ("vit_ti_learned", {}, []),
-    "learned, sin-cos start": ("vit_ti_learned", {"init": "sincos"}, []),
-    "rope_axial": ("vit_ti_rope_axial", {}, ROTARY),
-    "rope_mixed": ("vit_ti_rope_mixed", {}, ROTARY),
+ROTARY = ["extend", "rescale"]  # its own convention, and the other one with the same weights
+CELLS: dict[str, tuple[str, list[str]]] = {  # name: (file in configs/glyphs, coordinate conventions)
+    "none": ("none", ["-"]),
+    "learned, std .02": ("learned", ["-"]),
+    "learned, sin-cos start": ("learned_sincos", ["-"]),
+    "rope_axial": ("rope_axial", ROTARY),
+    "rope_mixed": ("rope_mixed", ROTARY),
 }
 
 
@@ -47,9 +47,9 @@ def cell(name: str, seed: int, folder: Path) -> None:
     done = folder / "done.json"
     if done.exists():
         return
-    model, kwargs, conventions = CELLS[name]
-    common = ["--config", CONFIG, "--model.model", model, "--seed_everything", str(seed), "--run_dir", str(folder)]
-    common += ["--model.model_kwargs.encoding_kwargs", json.dumps(kwargs)]
+    config, conventions = CELLS[name]
+    common = ["--config", str(CONFIGS / "base.yaml"), "--config", str(CONFIGS / f"{config}.yaml")]
+    common += ["--seed_everything", str(seed), "--run_dir", str(folder)]
     folder.mkdir(parents=True, exist_ok=True)
     started = time.time()
     quiet = ["--trainer.enable_progress_bar", "false"]
@@ -57,7 +57,7 @@ def cell(name: str, seed: int, folder: Path) -> None:
         run([sys.executable, "-m", "train", "fit", *common, *quiet], folder / "train.log")
     sizes = str([list(size) for size in SIZES[1:]])
     test = ["--ckpt_path", str(folder / "checkpoints" / "last.ckpt"), "--data.eval_sizes", sizes]
-    test += ["--model.eval_coords", str(conventions)]
+    test += ["--model.eval_coords", str(conventions[1:])]
     run([sys.executable, "-m", "train", "test", *common, *quiet, *test], folder / "test.log")
     with open(sorted(folder.glob("test/version_*/metrics.csv"))[-1], newline="") as file:
         metrics = {key: float(value) for row in csv.DictReader(file) for key, value in row.items() if value}
@@ -70,13 +70,14 @@ def rows(runs: Path) -> list[dict]:
     found = []
     for path in sorted(runs.glob("*/done.json")):
         result = json.loads(path.read_text())
-        for convention in CELLS[result["encoding"]][2] or [""]:
+        default, *_ = CELLS[result["encoding"]][1]
+        for convention in CELLS[result["encoding"]][1]:
             for height, width in SIZES:
                 at = "" if (height, width) == SIZES[0] else f"@{height}x{width}"
-                key = f"test/top1{at}" + (f"/{convention}" if convention else "")
+                key = f"test/top1{at}" + ("" if convention == default else f"/{convention}")
                 found.append(
                     dict(
-                        encoding=result["encoding"], coords=convention or "-", seed=result["seed"],
+                        encoding=result["encoding"], coords=convention, seed=result["seed"],
                         size=f"{height}x{width}", top1=round(100 * result["metrics"][key], 2), seconds=round(result["seconds"]),
                     )  # fmt: skip
                 )
@@ -87,8 +88,8 @@ def markdown(table: list[dict]) -> str:
     """Mean and sample standard deviation over seeds."""
     sizes = [f"{h}x{w}" for h, w in SIZES]
     lines = ["| encoding | positions | seeds | " + " | ".join(sizes) + " |", "|---" * (3 + len(sizes)) + "|"]
-    for name, (_, _, conventions) in CELLS.items():
-        for convention in conventions or ["-"]:
+    for name, (_, conventions) in CELLS.items():
+        for convention in conventions:
             own = [row for row in table if row["encoding"] == name and row["coords"] == convention]
             values = [[row["top1"] for row in own if row["size"] == size] for size in sizes]
             if own:

@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,10 @@ from train.report import Curve, print_table, write_html, write_picture
 
 CONFIGS = Path("configs/glyphs")
 SIZES = [(32, 32), (48, 48), (64, 64), (32, 48)]
+IMAGES = 1000  # validation images for each size
 RUNS = {"learned": "learned_sincos", "rope_axial": "rope_axial", "comrope": "comrope"}  # name: file in configs/glyphs
+# How each run's coordinates grow by default, and the other way, which is tested with the same weights.
+CONVENTIONS = {"learned": ["resampled"], "rope_axial": ["extend", "rescale"], "comrope": ["rescale", "extend"]}
 
 
 @dataclass
@@ -109,11 +113,11 @@ def train_all(root: Path, steps: int, side_by_side: int, console: Console) -> No
 
 def measure(name: str, folder: Path) -> list[Curve]:
     """Accuracy at every size: one curve, or two (extended and rescaled coordinates) for a rotary encoding."""
-    conventions = [] if name == "learned" else ["extend", "rescale"]
+    default, *others = CONVENTIONS[name]
     command = [
-        *train("validate", name), "--run_dir", str(folder),
-        "--ckpt_path", str(folder / "checkpoints" / "last.ckpt"),
-        "--data.eval_sizes", str([list(size) for size in SIZES[1:]]), "--model.eval_coords", str(conventions),
+        *train("validate", name), "--run_dir", str(folder), "--ckpt_path", str(folder / "checkpoints" / "last.ckpt"),
+        "--data.eval_sizes", str([list(size) for size in SIZES[1:]]), "--data.val_length", str(IMAGES),
+        "--model.eval_coords", str(others), "--trainer.enable_progress_bar", "false",
     ]  # fmt: skip
     log = folder / "validate.log"
     with open(log, "w") as file:
@@ -124,12 +128,12 @@ def measure(name: str, folder: Path) -> list[Curve]:
     with open(path, newline="") as file:
         row = {key: value for row in csv.DictReader(file) for key, value in row.items() if value}
     curves = []
-    for convention in conventions or [None]:
+    for convention in (default, *others):
         points = {}
         for height, width in SIZES:
             at = "" if (height, width) == SIZES[0] else f"@{height}x{width}"
-            points[height, width] = 100 * float(row[f"val/top1{at}" + (f"/{convention}" if convention else "")])
-        curves.append(Curve(name, convention or "resampled", points))
+            points[height, width] = 100 * float(row[f"val/top1{at}" + ("" if convention == default else f"/{convention}")])
+        curves.append(Curve(name, convention, points))
     return curves
 
 
@@ -149,10 +153,9 @@ def main() -> None:
         f"{args.steps} steps of 32 images each, into {root}"
     )
     train_all(root, args.steps, args.side_by_side, console)
-    curves = []
-    for name in RUNS:
-        with console.status(f"testing {name} at {', '.join(f'{h}x{w}' for h, w in SIZES)}"):
-            curves += measure(name, root / name)
+    with console.status(f"testing at {', '.join(f'{h}x{w}' for h, w in SIZES)}"):
+        with ThreadPoolExecutor(args.side_by_side) as pool:
+            curves = [curve for found in pool.map(lambda name: measure(name, root / name), RUNS) for curve in found]
     minutes = (time.perf_counter() - started) / 60
     print_table(curves, console)
     picture = write_picture(curves, root / "accuracy.png", train_size=SIZES[0])

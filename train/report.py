@@ -59,7 +59,8 @@ def write_picture(curves: list[Curve], path: Path, *, train_size: Size) -> Path:
             [size[0] / train_size[0] for size in square], [curve.top1[size] for size in square],
             style, marker=marker, color=COLOURS.get(curve.name), label=curve.label,
         )  # fmt: skip
-    left.set(xlabel=f"test resolution / training resolution ({train_size[0]} px)", ylabel="top-1 accuracy (%)", ylim=(0, 100))
+    left.set(xlabel=f"test resolution / training resolution ({train_size[0]} px)", ylabel="top-1 accuracy (%)")
+    left.set_ylim(0, 100)
     left.set_xticks([size[0] / train_size[0] for size in square])
     left.grid(alpha=0.3)
     left.legend(fontsize=8)
@@ -84,7 +85,7 @@ def write_html(curves: list[Curve], picture: Path, path: Path, *, steps: int, mi
     image = base64.b64encode(picture.read_bytes()).decode()
     head = "".join(f"<th>{h}&times;{w}</th>" for h, w in sizes)
     rows = "".join(
-        f"<tr><td>{html.escape(curve.label)}</td>" + "".join(f"<td>{value:.1f}</td>" for value in curve.top1.values()) + "</tr>"
+        f"<tr><td>{html.escape(curve.label)}</td>{''.join(f'<td>{v:.1f}</td>' for v in curve.top1.values())}</tr>"
         for curve in curves
     )
     page = f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>vispe demo</title>
