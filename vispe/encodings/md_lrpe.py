@@ -46,7 +46,7 @@ class MdLrpe(Rotary):
         paper="https://arxiv.org/abs/2405.21022",
         year=2024,
         code="Doraemonzzz/xopes",
-        licence="MIT",
+        licence="Apache-2.0 (setup.py)",
         cases=2,
         relative=True,
     )
