@@ -114,7 +114,7 @@ class ComRoPE(Rotary):
             coords = torch.cat((place, coords), dim=1)
         if one.training and one.offset and pos.units != "custom":
             coords = coords + torch.randn(pos.axes, device=coords.device) * one.offset
-        skew = torch.stack([skew_matrix(layer.skew.float(), one.block_size) for layer in layers])  # (L, H, m, b, b)
+        skew = skew_matrix(torch.stack([layer.skew.float() for layer in layers]), one.block_size)  # (L, H, m, b, b)
         basis, rates = skew_schur(skew.detach())
         weights = torch.stack([layer.axis_weights().float() for layer in layers])  # (L, H or 1, axes, m)
         times = phase(coords, weights)  # (L, B, H or 1, N, m)

@@ -45,14 +45,68 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout = "interleaved") 
     """
     pairs = cos.shape[-1]
     turned = x if 2 * pairs == x.shape[-1] else x[..., : 2 * pairs]
-    if layout == "interleaved":
-        a, b = turned.unflatten(-1, (pairs, 2)).unbind(-1)
-        out = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+    if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
+        out = _Turn.apply(turned, cos, sin, layout)
     else:
-        a, b = turned.chunk(2, dim=-1)
-        out = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
-    out = out.type_as(x)
+        out = turn(turned, cos, sin, layout)
     return out if turned is x else torch.cat((out, x[..., 2 * pairs :]), dim=-1)
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    """`rotate` of tokens whose channels all turn."""
+    pairs = cos.shape[-1]
+    if layout == "half":
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).type_as(x)
+    if _complex_view(x, cos):  # the same products in one pass instead of seven
+        z = torch.view_as_complex(x.unflatten(-1, (pairs, 2))) * torch.complex(cos, sin)
+        return torch.view_as_real(z).flatten(-2)
+    a, b = x.unflatten(-1, (pairs, 2)).unbind(-1)
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2).type_as(x)
+
+
+def _complex_view(x: Tensor, cos: Tensor) -> bool:
+    """Whether eager code may see channel pairs as complex numbers; compilers and exporters get real arithmetic."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or x.device.type not in ("cpu", "cuda"):
+        return False
+    even = x.stride(-1) == 1 and x.storage_offset() % 2 == 0 and all(s % 2 == 0 for s in x.stride()[:-1])
+    return even and x.dtype == cos.dtype and x.dtype in (torch.float32, torch.float64)
+
+
+class _Turn(torch.autograd.Function):
+    """`turn` by learned tables. Keeps its result, which attention keeps too, and not its input, which nothing else needs."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+        return turn(x, cos, sin, layout)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output: Tensor) -> None:
+        _, cos, sin, ctx.layout = inputs
+        ctx.save_for_backward(cos, sin, output)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        cos, sin, y = ctx.saved_tensors
+        grad_cos, grad_sin = table_gradients(grad, y, cos, sin, ctx.layout)
+        return turn(grad, cos, -sin, ctx.layout), grad_cos, grad_sin, None
+
+
+def table_gradients(grad: Tensor, y: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    """Gradients of cos and sin from the result y of `turn` and the gradient of y: x = R⁻¹ y need not have been kept."""
+    if layout == "interleaved" and _complex_view(grad, cos) and _complex_view(y, cos):
+        g, z = (torch.view_as_complex(t.unflatten(-1, (-1, 2))) for t in (grad, y))
+        both = (g.conj() * z).sum_to_size(cos.shape)
+        along, across = both.real, both.imag
+    else:
+        split = (lambda t: t.chunk(2, dim=-1)) if layout == "half" else (lambda t: t.unflatten(-1, (-1, 2)).unbind(-1))
+        (ga, gb), (ya, yb) = split(grad.to(cos.dtype)), split(y.to(cos.dtype))
+        along = (ga * ya + gb * yb).sum_to_size(cos.shape)
+        across = (ga * yb - gb * ya).sum_to_size(cos.shape)
+    size = cos.square() + sin.square()  # 1, but for tables that also scale
+    return (cos * along + sin * across) / size, (sin * along - cos * across) / size
 
 
 def log_bucket(x: Tensor, ratio: float) -> Tensor:

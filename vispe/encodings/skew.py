@@ -12,14 +12,10 @@ from torch import Tensor
 
 def skew_matrix(upper: Tensor, size: int) -> Tensor:
     """Skew-symmetric matrices (..., b, b) from their strict upper triangles (..., b (b − 1) / 2), row-major."""
-    index, sign = [], []
-    place = {pair: n for n, pair in enumerate((i, j) for i in range(size) for j in range(i + 1, size))}
-    for i in range(size):
-        for j in range(size):
-            index.append(place.get((min(i, j), max(i, j)), 0))
-            sign.append(0.0 if i == j else 1.0 if i < j else -1.0)
-    picked = upper[..., torch.tensor(index, device=upper.device)] * upper.new_tensor(sign)
-    return picked.unflatten(-1, (size, size))
+    row, col = torch.triu_indices(size, size, 1, device=upper.device)
+    matrix = upper.new_zeros(*upper.shape[:-1], size * size).index_copy(-1, row * size + col, upper)
+    matrix = matrix.unflatten(-1, (size, size))
+    return matrix - matrix.mT
 
 
 @torch.library.custom_op("vispe::skew_schur", mutates_args=())
