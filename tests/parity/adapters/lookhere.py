@@ -15,7 +15,7 @@ def run(case: Case) -> Results:
     c = case.config
     options = {
         "directions": c["head_directions"], "layer_slopes": tuple(c["layer_slopes"]), "global_slope": c["global_slope"],
-        "distance": c["distance"], "fill": c["fill_with"], "rounding": "bfloat16",
+        "distance": c.get("distance", "linear"), "fill": c.get("fill_with", "inf"), "rounding": "bfloat16",
     }  # fmt: skip
     stack = EncodingStack("lookhere", dim=c["heads"], num_heads=c["heads"], depth=c["depth"], options=options)
     ctx = stack.prepare(patch_grid(c["height"], c["width"]))

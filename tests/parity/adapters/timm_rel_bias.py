@@ -21,7 +21,7 @@ def run(case: Case) -> Results:
     elif c["cls"] == "RelPosMlp":
         name = "timm_rel_mlp"
         names = {f"{layer}.{leaf}": f"mlp.{layer}.{leaf}" for layer in ("fc1", "fc2") for leaf in ("weight", "bias")}
-        options = {"mode": c["mode"], "hidden": c["hidden_dim"], "hidden_drop": 0.125, "grid": window}
+        options = {"mode": c.get("mode", "cr"), "hidden": c.get("hidden_dim", 128), "hidden_drop": 0.125, "grid": window}
         options |= {"pretrained_window": tuple(c.get("pretrained_window_size", (0, 0)))}
     else:
         raise ValueError(f"no encoding for timm's {c['cls']!r}")
