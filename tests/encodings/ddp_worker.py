@@ -1,4 +1,4 @@
-"""Two steps of DistributedDataParallel for every name: run as `ddp_worker.py RANK STORE_FILE`. Unused parameters are an error."""
+"""Two steps of DistributedDataParallel for every name: `ddp_worker.py RANK STORE_FILE`. Unused parameters are an error."""
 
 import sys
 

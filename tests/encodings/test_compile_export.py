@@ -12,8 +12,6 @@ import torch
 from generic_helpers import TINY, ZOO, close, images, vit
 from torch.export import Dim
 
-from vispe.encodings import ENCODINGS
-
 FOUR = [(32, 48), (48, 32), (64, 64), (40, 56)]
 # One name for each way of compiling: all others of its kind make the same graph with other numbers.
 WHOLE = ["learned", "rope_mixed", "comrope", "irpe_qkv", "cpe", "gta2d"]
@@ -40,7 +38,7 @@ def fresh_compiler():
 @pytest.mark.parametrize("variant", ZOO)
 def test_two_graphs_for_four_resolutions(variant):
     """One graph, without a break, for the first size, and one for all others."""
-    model, counter = vit(variant), Counter()
+    model, counter = vit(variant, depth=1), Counter()
     compiled = torch.compile(model, fullgraph=True, backend=counter)
     with torch.no_grad():
         for size in FOUR:
@@ -51,9 +49,7 @@ def test_two_graphs_for_four_resolutions(variant):
 @pytest.mark.parametrize("variant", WHOLE)
 def test_a_compiled_training_step(variant):
     """Ahead-of-time autograd through the whole model; equal gradients at two sizes."""
-    model = vit(variant, depth=1).train()
-    if variant in ENCODINGS and hasattr(ENCODINGS[variant], "after"):
-        model = vit(variant, depth=1).train()
+    model = vit(variant).train()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     for size in FOUR[:2]:
         grads = []

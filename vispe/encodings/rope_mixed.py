@@ -50,7 +50,7 @@ class RopeMixed(Rotary):
         self, *, dim: int, num_heads: int, axes: int = 2, theta: float = 10.0, resize: Resize | None = None
     ) -> None:
         super().__init__(dim=dim, num_heads=num_heads, axes=axes, resize=resize)
-        split_pairs("rope_mixed", self.head_dim, 2)
+        split_pairs(type(self).__name__, self.head_dim, 2)
         self.theta = positive("rope_mixed", "theta", theta)
         self.freqs = nn.Parameter(torch.empty(num_heads, axes, self.head_dim // 2))
         self.reset_parameters()
