@@ -19,6 +19,7 @@ from .irpe import Irpe
 from .kprpe import KPRPE
 from .learnable_fourier import LearnableFourier
 from .learned import Learned
+from .learned_spacetime import LearnedSpacetime
 from .liere import LieRE
 from .liere_comrope import LieREComRoPE
 from .lookhere import LookHere
@@ -44,6 +45,7 @@ from .urpe import Urpe
 ENCODINGS: dict[str, type[Encoding]] = {
     "none": NoEncoding,
     "learned": Learned,
+    "learned_spacetime": LearnedSpacetime,
     "sincos2d": SinCos2d,
     "learnable_fourier": LearnableFourier,
     "rope_axial": RopeAxial,
