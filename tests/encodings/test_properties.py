@@ -74,7 +74,8 @@ def test_a_common_shift_is_seen_by_absolute_encodings(name, axes):
     x = torch.zeros(1, free_positions(axes).coords.shape[1], DIM)
     q, k, _ = heads(x.shape[1])
     contexts = [encoding.prepare(free_positions(axes, offset=o)) for o in (0.0, 1003.0)]  # beyond the 512 of FIRE's normaliser
-    tokens, logits = ([f(ctx) for ctx in contexts] for f in (lambda c: encoding.tokens(x, c), lambda c: scores(encoding, q, k, c, c)))
+    tokens = [encoding.tokens(x, ctx) for ctx in contexts]
+    logits = [scores(encoding, q, k, ctx, ctx) for ctx in contexts]
     assert max((here - there).abs().max() for here, there in (tokens, logits)) > 1e-3
 
 

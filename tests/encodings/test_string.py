@@ -51,7 +51,7 @@ def test_circulant_scores_are_those_of_the_matrix_exponential(size):
                     turn = torch.linalg.matrix_exp(row * generators[h, 0, m] + col * generators[h, 1, m])
                     cut = slice(m * size, (m + 1) * size)
                     total = total + q[0, h, n, cut] @ turn @ k[0, h, j, cut]
-                assert abs(total - got[0, h, n, j]) < 1e-5
+                assert abs(total - got[0, h, n, j]) < 3e-5  # float32 angles
 
 
 @pytest.mark.parametrize("size", [3, 4, 7, 16])

@@ -1,7 +1,8 @@
 """Matrix exponentials of many small skew-symmetric matrices, and blocks of channels turned by them.
 
-Scaling and squaring with a Taylor polynomial of degree 15, in six products: on small matrices faster than `torch.linalg.matrix_exp`,
-whose backward exponentiates matrices of twice the size. The derivative goes along: with E for S, each product's by the product rule.
+Scaling and squaring with a Taylor polynomial of degree 15 in six products. On many small matrices this is faster, and closer in
+float32, than `torch.linalg.matrix_exp`, whose backward exponentiates matrices of twice the size. The derivative along E goes
+with it, by the product rule.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Blocks:
 
 @torch.library.custom_op("vispe::skew_exp", mutates_args=())
 def skew_exp(skew: Tensor) -> Tensor:
-    """exp(S) of skew-symmetric matrices (..., b, b), float32 or float64. One operator, since the squarings depend on the data."""
+    """exp(S) of skew-symmetric (..., b, b), float32 or float64; one operator, since the number of squarings depends on the data."""
     return _exp(skew, None)[0]
 
 
