@@ -25,7 +25,7 @@ class Blocks:
 
 @torch.library.custom_op("vispe::skew_exp", mutates_args=())
 def skew_exp(skew: Tensor) -> Tensor:
-    """exp(S) of skew-symmetric (..., b, b), float32 or float64; one operator, since the number of squarings depends on the data."""
+    """exp(S) of skew-symmetric (..., b, b), float32 or float64; one operator, since its squarings depend on the data."""
     return _exp(skew, None)[0]
 
 
