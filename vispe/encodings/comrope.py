@@ -9,7 +9,7 @@ Kept from the code where the paper differs: jitter of std σ/2 patches (paper: �
 Chosen here:
 - S = QΛQᵀ with Λ made of 2x2 rotations, and scores only need R_Λ(x) Qᵀ q: the outer Q cancels between queries and keys. So q
   and k are turned into that basis and rotated as plain rotary, at the cost of one small product; `Schur` holds the basis, and
-  `basis_change` brings S its exact gradient without differentiating an eigendecomposition. `matrices` gives the official R.
+  `turn_in_basis` brings S its exact gradient without differentiating an eigendecomposition. `matrices` gives the official R.
 - Only the strict upper triangle of each S is stored (`skew`): the official `freqs` has dead entries that weight decay moves.
   skew_ij = freqs_ij − freqs_ji, so it starts at std √2 · init_std.
 """
@@ -27,7 +27,7 @@ from ..positions import Positions, Resize
 from .base import Card
 from .functional import phase
 from .rotary import FixedRotary, Rotary, Rotation
-from .skew import basis_change, skew_matrix, skew_schur
+from .skew import skew_matrix, skew_schur, turn_in_basis
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,9 @@ class ComRotation(Rotation):
     basis: Tensor
     rates: Tensor
     times: Tensor
+
+    def parts(self) -> tuple[Tensor, ...]:
+        return self.cos, self.sin, self.skew, self.basis, self.rates, self.times
 
 
 class ComRoPE(Rotary):
@@ -123,9 +126,7 @@ class ComRoPE(Rotary):
         return [ComRotation(*part) for part in parts]
 
     def qk(self, q: Tensor, k: Tensor, ctx_q: ComRotation, ctx_k: ComRotation) -> tuple[Tensor, Tensor]:
-        q = basis_change(q, ctx_q.skew, ctx_q.basis, ctx_q.rates, ctx_q.times)
-        k = basis_change(k, ctx_k.skew, ctx_k.basis, ctx_k.rates, ctx_k.times)
-        return super().qk(q, k, ctx_q, ctx_k)
+        return (turn_in_basis(q, *ctx_q.parts()), turn_in_basis(k, *ctx_k.parts()))
 
     @torch.no_grad()
     def frequencies(self) -> Tensor:
@@ -192,8 +193,8 @@ class ComRoPEAP(ComRoPE):
         )  # fmt: skip
         if self.blocks % axes:
             raise ValueError(
-                f"comrope_ap: every axis needs the same number of blocks, got {self.blocks} blocks of {block_size} channels for "
-                f"{axes} axes; choose a block_size so that head_dim / block_size is a multiple of {axes}, or use comrope_ld."
+                f"comrope_ap: every axis needs the same number of blocks, got {self.blocks} blocks of {block_size} channels "
+                f"for {axes} axes; choose a block_size so that head_dim / block_size is a multiple of {axes}, or use comrope_ld."
             )
         self.reset_parameters()
 

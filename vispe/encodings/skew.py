@@ -8,6 +8,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .functional import rotate, table_gradients
 
 
 def skew_matrix(upper: Tensor, size: int) -> Tensor:
@@ -73,76 +76,93 @@ def from_pairs(u: Tensor, blocks: int, size: int) -> Tensor:
     return torch.cat((turning, u[..., blocks * (size - 1) :, None]), dim=-1)
 
 
-class _BasisChange(torch.autograd.Function):
-    """u = Qᵀx, with the gradient that S gets from the rotation exp(tS) that follows."""
+class _TurnInBasis(torch.autograd.Function):
+    """R(λt) Qᵀx, and the gradient that S gets from it. Keeps its result, which attention keeps too, and not its input."""
 
     @staticmethod
-    def forward(ctx, x, skew, basis, rates, times):
-        u = to_pairs(blockwise(x, basis.to(x.dtype)))
-        ctx.save_for_backward(u, basis, rates, times)
-        return u
+    def forward(ctx, x, cos, sin, skew, basis, rates, times):
+        y = rotate(to_pairs(blockwise(x, basis.to(x.dtype))), cos, sin)
+        ctx.save_for_backward(y, cos, sin, basis, rates, times)
+        return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
-        u, basis, rates, times = ctx.saved_tensors
-        blocks, size = basis.shape[1], basis.shape[-1]
-        grad_x = grad_skew = None
-        g = from_pairs(grad, blocks, size)
+        y, cos, sin, basis, rates, times = ctx.saved_tensors
+        blocks, size, turning = basis.shape[1], basis.shape[-1], 2 * cos.shape[-1]
+        grad_x = grad_cos = grad_sin = grad_skew = None
+        g = rotate(grad, cos, -sin)  # of u = Qᵀx
         if ctx.needs_input_grad[0]:
-            grad_x = blockwise(g.flatten(-2), basis.mT.to(grad.dtype)).flatten(-2)
-        if ctx.needs_input_grad[1]:
-            grad_skew = skew_gradient(g.float(), from_pairs(u, blocks, size).float(), rates, times)
-            grad_skew = basis @ grad_skew @ basis.mT
-        return grad_x, grad_skew, None, None, None
+            grad_x = blockwise(from_pairs(g, blocks, size).flatten(-2), basis.mT.to(g.dtype)).flatten(-2)
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            grad_cos, grad_sin = table_gradients(grad[..., :turning], y[..., :turning], cos, sin, "interleaved")
+        if ctx.needs_input_grad[3]:
+            u = rotate(y.to(rates.dtype), cos, -sin)
+            wide = grad.to(rates.dtype), y.to(rates.dtype), g.to(rates.dtype), u
+            grad_skew = basis @ skew_gradient(*wide, rates, times) @ basis.mT
+        return grad_x, grad_cos, grad_sin, grad_skew, None, None, None
 
 
-def basis_change(x: Tensor, skew: Tensor, basis: Tensor, rates: Tensor, times: Tensor) -> Tensor:
-    """Qᵀx, block by block, such that gradients reach S.
+def turn_in_basis(
+    x: Tensor, cos: Tensor, sin: Tensor, skew: Tensor, basis: Tensor, rates: Tensor, times: Tensor
+) -> Tensor:
+    """R(λt) Qᵀx, block by block, such that gradients reach S.
 
-    The caller goes on with the rotation R(λt) of the result and uses it only in scores, which do not see the outer Q of
-    exp(tS) = Q R(λt) Qᵀ. Then the derivative with respect to S is that of the matrix exponential (Daleckii-Krein), which needs
-    no derivative of Q: finite at S = 0 and at equal rates.
+    To be used only in scores, which do not see the outer Q of exp(tS) = Q R(λt) Qᵀ. Then the derivative with respect to S is
+    that of the matrix exponential (Daleckii-Krein), which needs no derivative of Q: finite at S = 0 and at equal rates.
 
     Args:
         x: (B, H, N, m·b).
+        cos, sin: (B or 1, H, N, m · (b // 2)) of λt; gradients of t go through them.
         skew, basis: (H, m, b, b); rates: (H, m, b // 2), from `skew_schur`.
         times: (B or 1, H or 1, N, m), detached.
 
     Returns:
         (B, H, N, m·b) in x's dtype; with odd b, channels that do not turn stand at the end.
     """
-    return _BasisChange.apply(x, skew, basis, rates, times)
+    return _TurnInBasis.apply(x, cos, sin, skew, basis, rates, times)
 
 
-def skew_gradient(grad: Tensor, u: Tensor, rates: Tensor, times: Tensor) -> Tensor:
-    """Σ over tokens of ∫_0^t R(s) (g uᵀ) R(s)ᵀ ds, (H, m, b, b), for g, u (B, H, N, m, b) in the basis of S.
+def skew_gradient(grad_y: Tensor, y: Tensor, g: Tensor, u: Tensor, rates: Tensor, times: Tensor) -> Tensor:
+    """Σ over tokens of ∫_0^t R(s) (g uᵀ) R(s)ᵀ ds, (H, m, b, b), for y = R(t)u and its gradients, all (B, H, N, m·b).
 
-    Channels of plane k as the complex number z_k turn by e^{iλ_k s}. Of g_k and u_l, g ū turns at λ_k − λ_l and g u at
-    λ_k + λ_l, and ∫_0^t e^{iδs} ds = t sinc(δt/2) e^{iδt/2}.
+    Channels of plane k as the complex number z_k turn by e^{iλ_k s}. Of g_k and u_l, g ū turns at δ = λ_k − λ_l and g u at
+    δ = λ_k + λ_l. ∫_0^t e^{iδs} ds = (e^{iδt} − 1) / iδ, so that the sum is the difference of two plain products of matrices,
+    one at the end of the turn and one at its start. Where δt is small that cancels; t (1 − (δt)²/24) e^{iδt/2}, a product of
+    matrices half-way through the turn, takes over.
     """
-    size = u.shape[-1]
-    if size % 2:
-        grad, u, rates = F.pad(grad, (0, 1)), F.pad(u, (0, 1)), F.pad(rates, (0, 1))
-    shared = times.shape[0] == 1
-    g = (grad if not shared else grad).unflatten(-1, (-1, 2))  # (B, H, N, m, p, 2)
-    z = u.unflatten(-1, (-1, 2))
-    # Outer products, summed over the batch when all images share their positions: (B or 1, H, N, m, p, 2, p, 2).
-    outer = torch.einsum("bhnmkc,bhnmld->hnmkcld" if shared else "bhnmkc,bhnmld->bhnmkcld", g, z)
-    outer = outer[None] if shared else outer
-    m00, m01, m10, m11 = (outer[..., c, :, d] for c in (0, 1) for d in (0, 1))  # (B, H, N, m, p, p)
-    half = 0.5 * times[..., None] * rates[:, None]  # (B, H, N, m, p) = λt/2
+    blocks, size = rates.shape[1], y.shape[-1] // rates.shape[1]
+    half = (0.5 * times[..., None] * rates[:, None]).flatten(-2)  # (B or 1, H, N, m·pairs)
     cos, sin = half.cos(), half.sin()
-    t = times[..., None, None]
-    terms = []
+    weight = to_pairs(times[..., None].expand(*times.shape, size))  # (B or 1, H or 1, N, m·b)
+    middle, other = rotate(g, cos, sin) * weight, rotate(u, cos, sin)
+    whole = _products(grad_y, y, blocks, size) - _products(g, u, blocks, size)
+    first = _products(middle, other, blocks, size)
+    third = _products(middle * weight.square(), other, blocks, size)
+    longest = times.abs().amax((0, 2))[..., None, None]  # (H or 1, m, 1, 1)
+    rates = F.pad(rates, (0, size % 2))
+    parts = []
     for sign in (-1, 1):
-        # cos and sin of (λ_k ± λ_l)t/2 from those of λ_k t/2 and λ_l t/2
-        c = cos[..., :, None] * cos[..., None, :] - sign * sin[..., :, None] * sin[..., None, :]
-        s = sin[..., :, None] * cos[..., None, :] + sign * cos[..., :, None] * sin[..., None, :]
-        x = half[..., :, None] + sign * half[..., None, :]
-        weight = t * torch.where(x.abs() < 1e-3, 1 - x * x / 6, s / torch.where(x == 0, 1.0, x))
-        re, im = (m00 + m11, m10 - m01) if sign < 0 else (m00 - m11, m10 + m01)
-        terms.append(((weight * (c * re - s * im)).sum((0, 2)), (weight * (s * re + c * im)).sum((0, 2))))
-    (dr, di), (pr, pi) = terms  # (H, m, p, p): of g ū and of g u
+        delta = rates[..., :, None] + sign * rates[..., None, :]  # (H, m, p, p)
+        (er, ei), (ar, ai), (br, bi) = (_complex(t, sign) for t in (whole, first, third))
+        near = delta.abs() * longest < 0.1
+        safe, fine = torch.where(near, 1.0, delta), delta.square() / 24
+        parts.append((torch.where(near, ar - fine * br, ei / safe), torch.where(near, ai - fine * bi, -er / safe)))
+    (dr, di), (pr, pi) = parts
     block = torch.stack((torch.stack((dr + pr, pi - di), -1), torch.stack((pi + di, dr - pr), -1)), -2) / 2
     full = block.transpose(-3, -2).flatten(-4, -3).flatten(-2)  # (H, m, 2p, 2p)
     return full[..., :size, :size]
+
+
+def _products(a: Tensor, b: Tensor, blocks: int, size: int) -> Tensor:
+    """Σ over tokens of a bᵀ in every block, (H, m, p, 2, p, 2): rows and columns as planes of two channels."""
+    a, b = from_pairs(a, blocks, size), from_pairs(b, blocks, size)
+    total = torch.einsum("bhnmk,bhnml->hmkl", a, b)
+    total = F.pad(total, (0, size % 2, 0, size % 2))
+    return total.unflatten(-1, (-1, 2)).unflatten(-3, (-1, 2))
+
+
+def _complex(m: Tensor, sign: int) -> tuple[Tensor, Tensor]:
+    """Real and imaginary part of g ū (sign −1) or g u (+1) from the products of real channels (H, m, p, 2, p, 2)."""
+    m00, m01, m10, m11 = (m[..., c, :, d] for c in (0, 1) for d in (0, 1))
+    return m00 - sign * m11, m10 + sign * m01
