@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +23,7 @@ class EncodingStack(nn.ModuleDict):
         spec: names joined by "+", e.g. "learned+rope_mixed".
         depth: layers of the host.
         options: for a single encoding its options; for a composition {name: options}.
-        facts: what only the host knows (train grid, prefix tokens); handed to encodings that ask for it by name, as are
+        facts: what only the host knows (grid, train grid, prefix tokens); handed to encodings that ask for it by name, as are
             `depth` and `layer`, the number of the layer that a per-layer encoding serves.
     """
 
@@ -50,7 +51,10 @@ class EncodingStack(nn.ModuleDict):
 
             def build(layer: int) -> Encoding:
                 accepted = inspect.signature(cls).parameters
-                known = {k: v for k, v in {**(facts or {}), "layer": layer}.items() if k in accepted}
+                known = {**(facts or {}), "layer": layer}
+                if not hasattr(cls, "set_grid") and "train_grid" in known:  # no table: its grid is a unit of length
+                    known["grid"] = known["train_grid"]
+                known = {k: v for k, v in known.items() if k in accepted}
                 return create_encoding(
                     name, dim=dim, num_heads=num_heads, depth=depth, axes=axes, **{**known, **per_name[name]}
                 )
@@ -130,6 +134,26 @@ class EncodingStack(nn.ModuleDict):
             if hasattr(encoding, "set_grid"):
                 done += [f"{name}: {text}" for text in encoding.set_grid(grid)]
         return done
+
+    def fit(self, state: dict[str, Tensor], source: tuple[int, ...], prefix: str = "") -> dict[str, Tensor]:
+        """A state dict whose tables were made for the grid `source`, with every table at this stack's own grid.
+
+        Args:
+            prefix: what stands ahead of this stack's names, "encoding." in a model.
+        """
+        state = dict(state)
+        for name, encoding in self.encodings():
+            keys = {key: f"{prefix}{name}.{key}" for key in encoding.state_dict()}
+            if not hasattr(encoding, "set_grid") or any(key not in state for key in keys.values()):
+                continue
+            if all(state[keys[key]].shape == value.shape for key, value in encoding.state_dict().items()):
+                continue
+            twin = copy.deepcopy(encoding)
+            twin.set_grid(source)
+            twin.load_state_dict({key: state[full] for key, full in keys.items()}, assign=True)
+            twin.set_grid(encoding.grid)
+            state |= {keys[key]: value for key, value in twin.state_dict().items()}
+        return state
 
     def set_coords(self, resize: Resize | None) -> None:
         """How coordinates grow with the grid: "extend", "rescale", or None for each encoding's own default."""

@@ -58,6 +58,7 @@ class EncodedVisionTransformer(VisionTransformer):
             attn_layer=Attention, device=device, dtype=dtype, **timm_kwargs,
         )  # fmt: skip
         self.train_grid = self._grid_of(img_size if train_size is None else train_size)
+        self._record_train_size()
         grid = self._grid_of(img_size)
         if not 0 <= patch_drop_rate < 1:
             raise ValueError(f"patch_drop_rate is a share in [0, 1), got {patch_drop_rate}.")
@@ -70,10 +71,14 @@ class EncodedVisionTransformer(VisionTransformer):
                 num_heads=self.blocks[0].attn.num_heads,
                 depth=len(self.blocks),
                 options=encoding_kwargs,
-                facts={"grid": grid, "prefix": self.num_prefix_tokens},
+                facts={"grid": grid, "train_grid": self.train_grid, "prefix": self.num_prefix_tokens},
             )
         self.encoding.to(dtype=dtype)
         self.register_load_state_dict_pre_hook(_rename_plain_table)
+
+    def _record_train_size(self) -> None:
+        """Save the reference of coordinates with the model, so that a reload at another image size keeps it."""
+        update_model_args(self, train_size=tuple(n * p for n, p in zip(self.train_grid, self.patch_embed.patch_size)))
 
     def _grid_of(self, size: int | tuple[int, int]) -> tuple[int, int]:
         size = to_2tuple(size)
@@ -206,8 +211,7 @@ class EncodedVisionTransformer(VisionTransformer):
         if old_patch != self.patch_embed.patch_size:
             done.append(f"patch_embed.proj resampled from {old_patch} to {self.patch_embed.patch_size}")
         update_model_input_size(self, self.patch_embed.img_size, patch_size=patch_size)
-        train_size = tuple(n * p for n, p in zip(self.train_grid, self.patch_embed.patch_size))
-        update_model_args(self, train_size=train_size)
+        self._record_train_size()
         return done
 
     def set_coords(self, resize: Resize | None) -> None:

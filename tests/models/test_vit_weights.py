@@ -1,0 +1,191 @@
+"""Saving, loading at another size, plain ViTs, and folding for inference."""
+
+import copy
+import inspect
+import json
+
+import pytest
+import timm
+import torch
+from model_helpers import TINY, ZOO, close, images, stir, vit
+from safetensors.torch import save_file
+from timm.models import save_for_hf
+
+from vispe.encodings import ENCODINGS
+
+# Options away from their defaults, encoding by encoding; what a reload forgets shows in the outputs.
+OPTIONS = {
+    "learned": dict(
+        prefix_rows=True, init="sincos", sincos_scale=0.3, sincos_theta=50.0, antialias=False, interpolation="bilinear"
+    ),
+    "sincos2d": dict(preset="diffusers", theta=500.0, base_size=5, interpolation_scale=1.5, resize="rescale"),
+    "learnable_fourier": dict(fourier_dim=24, hidden_dim=20, gamma=0.5, groups=2, resize="extend"),
+    "rope_axial": dict(theta=30.0, resize="rescale"),
+    "rope_mixed": dict(theta=30.0, resize="rescale"),
+    "rope_dinov3": dict(
+        base=None, min_period=0.5, max_period=20.0, normalize="max", shift=0.1, jitter=1.1, rescale=1.2, resize="extend"
+    ),
+    "comrope": dict(block_size=4, init_std=0.5, multiplier="per_head", jitter=0.1, offset=0.1, resize="extend"),
+    "comrope_ap": dict(block_size=4, init_std=0.5, jitter=0.1, offset=0.1, resize="extend"),
+    "comrope_ld": dict(block_size=3, init_std=0.5, multiplier="per_head", jitter=0.1, offset=0.1, resize="extend"),
+    "irpe": dict(method="cross", mode="bias", on="qk", ratio=1.2, shared_head=False),
+    "cpe": dict(after=[-1, 1], kernel_size=5),
+    "gta2d": dict(theta=30.0, transform_values=False, resize="rescale"),
+}
+
+
+def reload(folder, model, **kwargs):
+    save_for_hf(model, folder, model_config={"tag": "test"}, safe_serialization=True)
+    return timm.create_model(f"local-dir:{folder}", pretrained=True, **kwargs).eval()
+
+
+@pytest.mark.parametrize("variant", ZOO)
+def test_saved_and_reloaded_at_another_size(variant, tmp_path):
+    model = vit(variant)
+    twin = reload(tmp_path, model)
+    assert torch.equal(twin(images(40, 56)), model(images(40, 56)))
+    larger = reload(tmp_path, model, img_size=(48, 64))
+    assert larger.patch_embed.img_size == (48, 64)
+    close(larger(images(48, 64)), model(images(48, 64)))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_survives(name, tmp_path):
+    """Options and host arguments far from their defaults are all in the saved configuration."""
+    model = vit(
+        name, encoding_kwargs=OPTIONS[name], train_size=(40, 32), reg_tokens=2, qk_norm=True, init_values=0.3, qkv_bias=False
+    )
+    twin = reload(tmp_path, model)
+    for size in ((32, 48), (40, 56)):
+        assert torch.equal(twin(images(*size)), model(images(*size)))
+    larger = reload(tmp_path, model, img_size=(48, 64))
+    close(larger(images(48, 64)), model(images(48, 64)))
+    default = vit(name, train_size=(40, 32), reg_tokens=2, qk_norm=True, init_values=0.3, qkv_bias=False)
+    same = {n: p.shape for n, p in default.named_parameters()} == {n: p.shape for n, p in model.named_parameters()}
+    if same:  # the options matter
+        default.load_state_dict(model.state_dict())
+        assert not torch.allclose(default(images(40, 56)), model(images(40, 56)), atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", ZOO)
+def test_saved_after_another_size_became_its_own(variant, tmp_path):
+    model = vit(variant)
+    model.set_input_size((64, 40))
+    twin = reload(tmp_path, model)
+    assert twin.patch_embed.img_size == (64, 40) and twin.train_grid == model.train_grid == (4, 6)
+    for size in ((64, 40), (32, 48)):
+        assert torch.equal(twin(images(*size)), model(images(*size)))
+    assert json.loads((tmp_path / "config.json").read_text())["model_args"]["train_size"] == [32, 48]
+
+
+def test_new_classes_and_channels_at_load(tmp_path):
+    model = vit("comrope")
+    twin = reload(tmp_path, model, num_classes=3, in_chans=1)
+    assert twin(images()[:, :1]).shape == (2, 3)
+    gray = images()[:, :1]
+    close(twin.forward_features(gray), model.forward_features(gray.expand(-1, 3, -1, -1)), 1e-4)
+
+
+# ---- plain ViTs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_small_patch16_224"])
+def test_a_plain_vit_loads_strictly(name):
+    """Bit-equal at its own size, and timm's own dynamic resampling at any other."""
+    torch.manual_seed(0)
+    size = dict(img_size=(32, 48), depth=2, num_classes=5)
+    plain = timm.create_model(name, dynamic_img_size=True, **size).eval()
+    model = timm.create_model({"t": "vit_ti_learned", "s": "vit_s_learned"}[name[4]], **size).eval()
+    state = {k: v.clone() for k, v in plain.state_dict().items()}
+    model.load_state_dict(state, strict=True)
+    assert "pos_embed" in state  # the caller's dictionary is left as it was
+    assert torch.equal(model(images(32, 48)), plain(images(32, 48)))
+    close(model(images(48, 96)), plain(images(48, 96)))
+    close(model(images(64, 16)), plain(images(64, 16)))
+
+
+def test_a_plain_vit_loads_from_a_file(tmp_path):
+    torch.manual_seed(0)
+    plain = timm.create_model("vit_tiny_patch16_224", dynamic_img_size=True, **TINY).eval()
+    save_file(plain.state_dict(), tmp_path / "plain.safetensors")
+    overlay = dict(file=str(tmp_path / "plain.safetensors"), num_classes=5)
+    model = timm.create_model("vit_ti_learned", pretrained=True, pretrained_cfg_overlay=overlay, **TINY).eval()
+    assert torch.equal(model(images()), plain(images()))
+
+
+@pytest.mark.parametrize("variant", ["rope_mixed", "gta2d", "irpe"])
+def test_a_plain_vit_without_its_table_is_this_vit_without_its_encoding(variant):
+    torch.manual_seed(0)
+    plain = timm.create_model("vit_tiny_patch16_224", dynamic_img_size=True, **TINY).eval()
+    plain.pos_embed.data.zero_()
+    model = vit(variant)
+    missing = model.load_state_dict(plain.state_dict(), strict=False)
+    assert missing.unexpected_keys == ["pos_embed"] and all(k.startswith("encoding.") for k in missing.missing_keys)
+    assert (model(images()) - plain(images())).abs().max() > 3e-5
+    for p in model.encoding.parameters():
+        p.data.zero_()
+    if variant != "gta2d":
+        close(model(images()), plain(images()), 1e-6)
+
+
+# ---- folding ------------------------------------------------------------------------------------------------------------
+
+FOLDED = [
+    ("comrope", {}), ("comrope_ap", {}), ("comrope_ld", {"block_size": 3}), ("comrope_ld", {"block_size": 2}),
+    ("comrope_ld", {"multiplier": "per_head"}), ("comrope_ap", {"block_size": 12}),
+    ("comrope_ld", {"block_size": 16, "resize": "extend"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("variant, options", FOLDED)
+@pytest.mark.parametrize("prefix", [dict(class_token=False, global_pool="avg"), dict(reg_tokens=4)])
+def test_folding(variant, options, prefix):
+    model = vit(variant, encoding_kwargs=options, **prefix)
+    folded = copy.deepcopy(model).fold()
+    assert not any("skew" in name for name, _ in folded.named_parameters())
+    for size in ((32, 48), (40, 56), (8, 64)):
+        close(folded(images(*size)), model(images(*size)))
+    for resize in ("extend", "rescale"):
+        folded.set_coords(resize), model.set_coords(resize)
+        close(folded(images(64, 40)), model(images(64, 40)))
+    again = copy.deepcopy(vit(variant, seed=9, encoding_kwargs=options, **prefix)).fold()
+    again.set_coords("rescale")
+    again.load_state_dict(folded.state_dict(), strict=True)
+    assert torch.equal(again(images(40, 56)), folded(images(40, 56)))
+
+
+def test_folding_more():
+    """A composition keeps its other members; bases that turn nothing fold to nothing; some models cannot be folded."""
+    torch.manual_seed(0)
+    model = timm.create_model("vit_ti_none", encoding="learned+comrope", **TINY).eval()
+    stir(model.encoding)
+    folded = copy.deepcopy(model).fold()
+    close(folded(images(40, 56)), model(images(40, 56)))
+    no_bias = vit("comrope", qkv_bias=False)
+    close(copy.deepcopy(no_bias).fold()(images(40, 56)), no_bias(images(40, 56)))
+    still = vit("comrope")
+    for p in still.encoding.parameters():
+        p.data.zero_()
+    close(copy.deepcopy(still).fold()(images(40, 56)), still(images(40, 56)))
+    plain = vit("rope_axial")
+    assert torch.equal(copy.deepcopy(plain).fold()(images()), plain(images()))
+    with pytest.raises(ValueError, match="comrope cannot be folded through q_norm and k_norm"):
+        vit("comrope", qk_norm=True).fold()
+
+
+def test_a_folded_model_exports_and_has_wavelengths():
+    model = vit("comrope")
+    folded = copy.deepcopy(model).fold()
+    program = torch.export.export(folded, (images(40, 56),)).module()
+    close(program(images(40, 56)), model(images(40, 56)))
+    for layer, plain in zip(model.encoding["comrope"], folded.encoding["comrope"]):
+        close(plain.wavelengths((5, 7)), layer.wavelengths((5, 7)), 1e-4)
+
+
+def test_options_cover_the_table():
+    """Every option of the first encodings is away from its default above."""
+    for name, options in OPTIONS.items():
+        own = inspect.signature(ENCODINGS[name]).parameters
+        listed = {k for k in own if k not in ("dim", "num_heads", "axes", "depth", "grid", "prefix")}
+        assert listed <= set(options), (name, listed - set(options))
+        assert all(options[k] != own[k].default for k in options)
