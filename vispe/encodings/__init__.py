@@ -32,6 +32,7 @@ from .rope_dinov3 import RopeDinov3
 from .rope_eva02 import RopeEva02
 from .rope_mixed import RopeMixed
 from .rope_timm import RopeTimm
+from .seqpe import SeqPE
 from .sincos2d import SinCos2d
 from .stack import EncodingStack
 from .string_cayley import StringCayley
@@ -78,6 +79,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "fire2d": Fire2d,
     "kprpe": KPRPE,
     "urpe": Urpe,
+    "seqpe": SeqPE,
 }
 
 __all__ = ["Card", "Composed", "ENCODINGS", "Encoding", "EncodingStack", "create_encoding", "encoding_class", "list_encodings"]
