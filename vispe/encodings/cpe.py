@@ -1,11 +1,13 @@
 """Conditional positional encoding: a depthwise convolution on the patch grid, between blocks (PEG).
 
-    x ← x + DWConv_k(x) + b   after the chosen blocks, zero padding k // 2
+    x ← x + DWConv_k(x) + b   after the chosen blocks, zero padding dilation · (k // 2)
 
 Paper: Chu et al., Conditional Positional Encodings for Vision Transformers, arXiv 2102.10882, algorithm 1 and table 3 (one
 PEG after block 0). Code: Meituan-AutoML/Twins (gvt.py, PosCNN); the isotropic CPVT was never published. Zero padding is
 what makes it leak absolute position. Conv init N(0, √(2 / k²)), bias 0, no weight decay as in Twins.
 Prefix tokens bypass the convolution.
+`dilation` is that of DCPE (Gu et al., XYLayoutLM, CVPR 2022, arXiv 2203.06947; no code): dilated on the grid of an image,
+and with axes=1 its twin on the reading order of text. Each of both sequences is a grid of its own, with its own encoding.
 """
 
 from __future__ import annotations
@@ -13,27 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..positions import Positions
 from .base import Card, Encoding
+from .depthwise import check_full_grid, depthwise, depthwise_layer, odd_kernel, on_patches
 
-_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-
-
-def peg(x: Tensor, grid: tuple[int, ...], weight: Tensor, bias: Tensor | None, *, stride: int = 1) -> Tensor:
-    """Positional encoding generator on tokens (B, N, C) of a full row-major grid.
-
-    Args:
-        weight: (C, 1, k, ...) with as many kernel sides as the grid has axes, k odd.
-        stride: 1 adds the identity; more does not, and shrinks each side to (n − 1) // stride + 1.
-    """
-    image = x.transpose(1, 2).unflatten(2, tuple(grid))
-    pad = weight.shape[-1] // 2
-    y = _CONV[len(grid)](image, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), stride, pad, 1, x.shape[-1])
-    y = y.flatten(2).transpose(1, 2)
+def peg(
+    x: Tensor, grid: tuple[int, ...], weight: Tensor, bias: Tensor | None, *, stride: int = 1, dilation: int = 1
+) -> Tensor:
+    """Positional encoding generator: `depthwise`, to which stride 1 adds the identity (other strides do not)."""
+    y = depthwise(x, grid, weight, bias, stride=stride, dilation=dilation)
     return x + y if stride == 1 else y
 
 
@@ -43,6 +35,7 @@ class Cpe(Encoding):
     Args:
         after: blocks that a PEG follows; -1 is ahead of block 0. CPVT's "0-5" is range(0, 5) or range(0, 6).
         kernel_size: odd.
+        dilation: step between the cells that a kernel sees.
         depth: blocks of the host, to refuse a PEG that would never run.
     """
 
@@ -70,18 +63,18 @@ class Cpe(Encoding):
         axes: int = 2,
         after: Sequence[int] = (0,),
         kernel_size: int = 3,
+        dilation: int = 1,
         depth: int | None = None,
     ) -> None:
         super().__init__(dim=dim, num_heads=num_heads, axes=axes)
-        if kernel_size < 1 or kernel_size % 2 == 0:
-            raise ValueError(f"cpe: kernel_size must be odd, so that the grid keeps its size, got {kernel_size}.")
+        odd_kernel("cpe", kernel_size)
+        if dilation < 1:
+            raise ValueError(f"cpe: dilation must be at least 1, got {dilation}.")
+        self.dilation = dilation
         last = max(after, default=None)
         if last is None or min(after) < -1 or len(set(after)) < len(tuple(after)) or (depth is not None and last >= depth):
             raise ValueError(f"cpe: after must name different blocks from -1 to {(depth or 1) - 1}, got {tuple(after)}.")
-        conv = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[axes]
-        self.pegs = nn.ModuleDict(
-            {str(i): conv(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim) for i in sorted(after)}
-        )
+        self.pegs = nn.ModuleDict({str(i): depthwise_layer(axes, dim, kernel_size, dilation) for i in sorted(after)})
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -96,17 +89,10 @@ class Cpe(Encoding):
 
     def prepare(self, pos: Positions) -> Positions:
         self.check_axes(pos)
-        if pos.grid is None:
-            raise ValueError(
-                "cpe: the tokens are no full grid (some were dropped, or the positions are custom), so they cannot be "
-                "convolved; switch patch dropout or masking off, or use an encoding that takes free positions."
-            )
-        return pos
+        return check_full_grid("cpe", pos)
 
     def between(self, x: Tensor, ctx: Positions, i: int) -> Tensor:
         if str(i) not in self.pegs:
             return x
         conv = self.pegs[str(i)]
-        lead, patches = x.split((ctx.prefix, x.shape[1] - ctx.prefix), dim=1) if ctx.prefix else (None, x)
-        patches = peg(patches, ctx.grid, conv.weight, conv.bias)
-        return patches if lead is None else torch.cat((lead, patches), dim=1)
+        return on_patches(x, ctx.prefix, lambda p: peg(p, ctx.grid, conv.weight, conv.bias, dilation=self.dilation))
