@@ -3,8 +3,8 @@
     python scripts/glyph_table.py --runs runs/glyph_table            # trains what is missing, then writes the table
     python scripts/glyph_table.py --runs runs/glyph_table --only-table
 
-Every cell is one `python -m train fit` and one `python -m train test` under configs/glyphs/base.yaml and the encoding's own
-file beside it; a finished cell is kept, so that the script can be stopped and started again. Two one-thread processes run side by side.
+Every cell is one `python -m train fit` and one `python -m train test` under configs/glyphs/base.yaml and the file of its
+encoding. Finished cells are kept, so the script can be stopped and started again. Two one-thread processes run side by side.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 
 CONFIGS = Path("configs/glyphs")
 SIZES = [(32, 32), (48, 48), (64, 64), (96, 96), (32, 48)]
+IMAGES = 2000  # test images for each size
 ROTARY = ["extend", "rescale"]  # its own convention, and the other one with the same weights
 CELLS: dict[str, tuple[str, list[str]]] = {  # name: (file in configs/glyphs, coordinate conventions)
     "none": ("none", ["-"]),
@@ -53,10 +54,13 @@ def cell(name: str, seed: int, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     started = time.time()
     quiet = ["--trainer.enable_progress_bar", "false"]
-    if not (folder / "checkpoints" / "last.ckpt").exists():
-        run([sys.executable, "-m", "train", "fit", *common, *quiet], folder / "train.log")
+    trained = folder / "trained"
+    if not trained.exists():  # a run that was stopped goes on from its newest checkpoint, if it has one
+        run([sys.executable, "-m", "train", "fit", *common, *quiet, "--ckpt_path", "last"], folder / "train.log")
+        trained.touch()
     sizes = str([list(size) for size in SIZES[1:]])
     test = ["--ckpt_path", str(folder / "checkpoints" / "last.ckpt"), "--data.eval_sizes", sizes]
+    test += ["--data.test_length", str(IMAGES)]
     test += ["--model.eval_coords", str(conventions[1:])]
     run([sys.executable, "-m", "train", "test", *common, *quiet, *test], folder / "test.log")
     with open(sorted(folder.glob("test/version_*/metrics.csv"))[-1], newline="") as file:
