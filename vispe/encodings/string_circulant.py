@@ -76,8 +76,9 @@ class StringCirculant(Rotary):
 
     def frequencies(self) -> Tensor:
         step = torch.arange(1, self.pairs + 1, device=self.odd.device)
-        sines = torch.sin(2 * math.pi / self.block_size * (step[:, None] * step % self.block_size))  # (j, k)
-        return -2 * (self.odd.float()[..., None] * sines).sum(-2).flatten(-2)  # (H, axes, m · pairs)
+        # Summed in float64: a frequency's rounding error is multiplied by every coordinate.
+        sines = torch.sin(2 * math.pi / self.block_size * (step[:, None] * step % self.block_size).double())  # (j, k)
+        return -2 * (self.odd.double()[..., None] * sines).sum(-2).flatten(-2).float()  # (H, axes, m · pairs)
 
     def qk(self, q: Tensor, k: Tensor, ctx_q: Rotation, ctx_k: Rotation) -> tuple[Tensor, Tensor]:
         basis = fourier_basis(self.block_size, q.device)
