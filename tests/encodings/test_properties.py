@@ -31,7 +31,8 @@ ROTARY = [(name, axes) for name, axes in PAIRS if issubclass(ENCODINGS[name], Ro
 
 
 def refuses_dropping(name):
-    return "grid" in ENCODINGS[name].card.needs and "between" in ENCODINGS[name].card.injection
+    """Convolutions, which need every cell in its place."""
+    return "grid" in ENCODINGS[name].card.needs and {"between", "hidden", "beside"} & set(ENCODINGS[name].card.injection)
 
 
 @pytest.mark.parametrize("name, axes", PAIRS)

@@ -20,10 +20,12 @@ from .kprpe import KPRPE
 from .learnable_fourier import LearnableFourier
 from .learned import Learned
 from .learned_spacetime import LearnedSpacetime
+from .lepe import Lepe
 from .liere import LieRE
 from .liere_comrope import LieREComRoPE
 from .lookhere import LookHere
 from .md_lrpe import MdLrpe
+from .mix_ffn import MixFfn
 from .ms_grape import MsGrape
 from .none import NoEncoding
 from .rope3d import Rope3d
@@ -80,6 +82,8 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "kprpe": KPRPE,
     "urpe": Urpe,
     "seqpe": SeqPE,
+    "mix_ffn": MixFfn,
+    "lepe": Lepe,
 }
 
 __all__ = ["Card", "Composed", "ENCODINGS", "Encoding", "EncodingStack", "create_encoding", "encoding_class", "list_encodings"]

@@ -19,7 +19,7 @@ class Card:
     title: str
     family: str  # "none", "additive", "rotary", "bias", "conditional", "transform"
     axes: tuple[int, ...]  # numbers of coordinate axes it accepts
-    injection: tuple[str, ...]  # the hooks it uses: tokens, between, qk, v, out, bias, mix
+    injection: tuple[str, ...]  # the hooks it uses: tokens, between, qk, v, out, bias, mix, beside, hidden
     formula: str
     needs: tuple[str, ...] = ("coords",)  # coords, grid
     paper: str = ""
@@ -107,10 +107,23 @@ class Encoding(nn.Module):
         """What the probabilities p (B, H, Nq, Nk) make of the values v (B, H, Nk, D)."""
         return p @ v
 
+    def beside(self, v: Tensor, ctx_q: Any, ctx_k: Any) -> Tensor | None:
+        """What the values (B, H, Nk, D), untransformed, add to the attention's output (B, H, Nq, D) past the probabilities."""
+        return None
+
+    def hidden(self, h: Tensor, ctx: Any) -> Tensor:
+        """Act inside the block's MLP, ahead of its activation. h (B, prefix + N, hidden channels)."""
+        return h
+
     @property
     def mixes(self) -> bool:
         """Whether attention has to build explicit probabilities for `mix`."""
         return type(self).mix is not Encoding.mix
+
+    @property
+    def in_mlp(self) -> bool:
+        """Whether a block has to open its MLP for `hidden`."""
+        return type(self).hidden is not Encoding.hidden
 
     def wavelengths(self, grid: tuple[int, ...]) -> Tensor | None:
         """Wavelengths in cells (heads or 1, pairs), inf for a pair that does not turn; None when there are no frequencies."""
@@ -155,9 +168,23 @@ class Composed:
                 return member.mix(p, v, cq, ck)
         return p @ v
 
+    def beside(self, v: Tensor, ctx_q: Sequence[Any], ctx_k: Sequence[Any]) -> Tensor | None:
+        parts = [m.beside(v, cq, ck) for m, cq, ck in zip(self.members, ctx_q, ctx_k)]
+        parts = [p for p in parts if p is not None]
+        return sum(parts[1:], parts[0]) if parts else None
+
+    def hidden(self, h: Tensor, ctx: Sequence[Any]) -> Tensor:
+        for member, c in zip(self.members, ctx):
+            h = member.hidden(h, c)
+        return h
+
     @property
     def mixes(self) -> bool:
         return any(member.mixes for member in self.members)
+
+    @property
+    def in_mlp(self) -> bool:
+        return any(member.in_mlp for member in self.members)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

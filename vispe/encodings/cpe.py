@@ -21,6 +21,7 @@ from ..positions import Positions
 from .base import Card, Encoding
 from .depthwise import check_full_grid, depthwise, depthwise_layer, odd_kernel, on_patches
 
+
 def peg(
     x: Tensor, grid: tuple[int, ...], weight: Tensor, bias: Tensor | None, *, stride: int = 1, dilation: int = 1
 ) -> Tensor:

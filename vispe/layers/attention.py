@@ -37,6 +37,7 @@ def attend(
     Returns:
         (B, H, Nq, D).
     """
+    extra = encoding.beside(v, ctx_q, ctx_k)
     bias = encoding.bias(q, k, ctx_q, ctx_k)
     q, k = encoding.qk(q, k, ctx_q, ctx_k)
     v = encoding.v(v, ctx_k)
@@ -51,7 +52,8 @@ def attend(
             logits = logits + mask if mask.is_floating_point() else logits.masked_fill(~mask, float("-inf"))
         p = F.dropout(logits.softmax(dim=-1), p_drop).to(v.dtype)
         o = encoding.mix(p, v, ctx_q, ctx_k)
-    return encoding.out(o, ctx_q)
+    o = encoding.out(o, ctx_q)
+    return o if extra is None else o + extra
 
 
 def _join(bias: Tensor | None, mask: Tensor | None, dtype: torch.dtype) -> Tensor:

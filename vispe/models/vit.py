@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn as nn
-from timm.layers import PatchDropoutWithIndices, to_2tuple
+from timm.layers import Mlp, PatchDropoutWithIndices, to_2tuple
 from timm.models import checkpoint
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
@@ -71,7 +71,9 @@ class EncodedVisionTransformer(VisionTransformer):
                 num_heads=self.blocks[0].attn.num_heads,
                 depth=len(self.blocks),
                 options=encoding_kwargs,
-                facts={"grid": grid, "train_grid": self.train_grid, "prefix": self.num_prefix_tokens},
+                facts={
+                    "grid": grid, "train_grid": self.train_grid, "prefix": self.num_prefix_tokens, "hidden_dim": self._hidden_dim(),
+                },  # fmt: skip
             )
         self.encoding.to(dtype=dtype)
         self.register_load_state_dict_pre_hook(_rename_plain_table)
@@ -88,6 +90,11 @@ class EncodedVisionTransformer(VisionTransformer):
                 f"{self.patch_embed.patch_size}; choose a multiple, or dynamic_img_pad=True."
             )
         return tuple(int(n) for n in self.patch_embed.dynamic_feat_size(size))
+
+    def _hidden_dim(self) -> int | None:
+        """Hidden channels of the MLPs, if these are timm's plain ones."""
+        mlp = self.blocks[0].mlp
+        return mlp.fc1.out_features if isinstance(mlp, Mlp) else None
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
         super().init_weights(mode, needs_reset)
