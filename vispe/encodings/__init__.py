@@ -36,6 +36,7 @@ from .rope_mixed import RopeMixed
 from .rope_timm import RopeTimm
 from .seqpe import SeqPE
 from .sincos2d import SinCos2d
+from .sincos3d import SinCos3d
 from .stack import EncodingStack
 from .string_cayley import StringCayley
 from .string_circulant import StringCirculant
@@ -81,6 +82,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "fire2d": Fire2d,
     "kprpe": KPRPE,
     "urpe": Urpe,
+    "sincos3d": SinCos3d,
     "seqpe": SeqPE,
     "mix_ffn": MixFfn,
     "lepe": Lepe,
