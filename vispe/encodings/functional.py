@@ -57,7 +57,9 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
     pairs = cos.shape[-1]
     if layout == "half":
         a, b = x.chunk(2, dim=-1)
-        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).type_as(x)
+        # joined with heads inside tokens, as projections lay them out: attention's result then merges its heads for free
+        parts = ((a * cos - b * sin).transpose(-3, -2), (a * sin + b * cos).transpose(-3, -2))
+        return torch.cat(parts, dim=-1).transpose(-3, -2).type_as(x)
     if _complex_view(x, cos):  # the same products in one pass instead of seven
         z = torch.view_as_complex(x.unflatten(-1, (pairs, 2))) * torch.complex(cos, sin)
         return torch.view_as_real(z).flatten(-2)

@@ -166,7 +166,7 @@ class Irpe(Encoding):
         """(B, H, N, M) logits of tokens x (B, H, N, D) against the buckets `ids` (B or 1, N, M)."""
         if self.mode == "bias":
             return table[:, ids].transpose(0, 1)  # (B or 1, H or 1, N, M)
-        product = (x * self.head_dim**-0.5) @ table.to(x.dtype)  # (B, H, N, buckets)
+        product = x @ (table * self.head_dim**-0.5).to(x.dtype)  # (B, H, N, buckets)
         return product.gather(-1, ids[:, None].expand(*product.shape[:-1], -1))
 
     def mix(self, p: Tensor, v: Tensor, ctx_q: Offsets, ctx_k: Offsets) -> Tensor:

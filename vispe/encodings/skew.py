@@ -54,11 +54,12 @@ def _(skew: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def blockwise(x: Tensor, matrix: Tensor) -> Tensor:
-    """x (B, H, N, m·b) times matrices (H, m, b, c), block by block: (B, H, N, m, c)."""
+    """x (B, H, N, m·b) times matrices (H, m, b, c), block by block: (B, H, N, m, c), in memory with heads inside tokens."""
     blocks, size = matrix.shape[1], matrix.shape[2]
     flat = x.unflatten(-1, (blocks, size)).permute(1, 3, 0, 2, 4).reshape(-1, x.shape[0] * x.shape[2], size)
     out = torch.bmm(flat, matrix.flatten(0, 1))
-    return out.view(x.shape[1], blocks, x.shape[0], x.shape[2], -1).permute(2, 0, 3, 1, 4)
+    out = out.view(x.shape[1], blocks, x.shape[0], x.shape[2], -1)  # (H, m, B, N, c)
+    return out.permute(2, 3, 0, 1, 4).contiguous().transpose(1, 2)
 
 
 def to_pairs(u: Tensor) -> Tensor:

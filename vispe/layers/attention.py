@@ -39,8 +39,12 @@ def attend(
     """
     extra = encoding.beside(v, ctx_q, ctx_k)
     bias = encoding.bias(q, k, ctx_q, ctx_k)
-    q, k = encoding.qk(q, k, ctx_q, ctx_k)
-    v = encoding.v(v, ctx_k)
+    turned_q, turned_k = encoding.qk(q, k, ctx_q, ctx_k)
+    moved = encoding.v(v, ctx_k)
+    if moved is v and turned_k is not k and turned_q is not q and _share_a_buffer(q, k, v):
+        # q and k were replaced: the view v alone would keep the projection's whole result alive until the backward pass.
+        moved = v.contiguous()
+    q, k, v = turned_q, turned_k, moved
     if bias is not None or mask is not None:
         mask = _join(bias, mask, q.dtype)
     p_drop = drop.p if drop is not None and drop.training else 0.0
@@ -54,6 +58,13 @@ def attend(
         o = encoding.mix(p, v, ctx_q, ctx_k)
     o = encoding.out(o, ctx_q)
     return o if extra is None else o + extra
+
+
+def _share_a_buffer(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether autograd would keep one result of which all three are views (compilers choose what to keep by themselves)."""
+    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and v.requires_grad and v._is_view()):
+        return False
+    return q._base is v._base and k._base is v._base
 
 
 def _join(bias: Tensor | None, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
