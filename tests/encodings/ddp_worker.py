@@ -1,16 +1,16 @@
-"""Two steps of DistributedDataParallel for every name: `ddp_worker.py RANK STORE_FILE`. Unused parameters are an error."""
+"""Two steps of DistributedDataParallel for every name: `ddp_worker.py RANK STORE_FILE NAME...`. No unused parameters."""
 
 import sys
 
 import torch
 import torch.distributed as dist
-from generic_helpers import ZOO, images, vit
+from generic_helpers import images, vit
 from torch.nn.parallel import DistributedDataParallel
 
 rank, store = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-for variant in ZOO:
+for variant in sys.argv[3:]:
     model = DistributedDataParallel(vit(variant, seed=rank, moved=False).train())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(2):

@@ -15,7 +15,7 @@ def test_two_processes(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
     command = [sys.executable, str(WORKER)]
     workers = [
-        subprocess.Popen([*command, str(r), str(tmp_path / "store")], cwd=root, env=environment, text=True,
+        subprocess.Popen([*command, str(r), str(tmp_path / "store"), *ZOO], cwd=root, env=environment, text=True,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for r in (0, 1)
     ]  # fmt: skip

@@ -121,7 +121,7 @@ def test_set_patch_size():
 
 
 def test_set_coords():
-    """"extend" keeps the step of a patch, "rescale" the extent of the image; None goes back to each default."""
+    """"extend" keeps the step of a patch, "rescale" the extent of the image; None goes back."""
     train, large = images(32, 48), images(64, 96)
     defaults = {"rope_axial": "extend", "comrope": "rescale", "rope_dinov3": "rescale", "rope_mixed_ape": "extend"}
     for variant, default in defaults.items():
@@ -133,8 +133,27 @@ def test_set_coords():
         close(outs["extend"][0], outs["rescale"][0])
         assert (outs["extend"][1] - outs["rescale"][1]).abs().max() > 1e-4
         assert torch.equal(outs[None][1], outs[default][1])
+    for made, variant in (("rescale", "rope_axial"), ("extend", "comrope")):  # None goes back to what was asked for
+        model = vit(variant, encoding_kwargs={"resize": made})
+        want = model(large)
+        model.set_coords("extend" if made == "rescale" else "rescale")
+        assert not torch.equal(model(large), want)
+        model.set_coords(None)
+        assert torch.equal(model(large), want)
     with pytest.raises(ValueError, match="'extend', 'rescale' or None, got 'scale'"):
         model.set_coords("scale")
+
+
+@pytest.mark.parametrize("variant", ZOO)
+def test_coords_of_every_encoding(variant):
+    """The switch is harmless where an encoding has no such choice, and always comes back."""
+    model, x = vit(variant), images(64, 40)
+    want = model(x)
+    for mode in ("extend", "rescale"):
+        model.set_coords(mode)
+        assert model(x).isfinite().all()
+    model.set_coords(None)
+    assert torch.equal(model(x), want)
 
 
 def test_train_size_is_the_reference_of_rescaling():

@@ -29,7 +29,7 @@ OPTIONS = {
     "comrope_ap": dict(block_size=4, init_std=0.5, jitter=0.1, offset=0.1, resize="extend"),
     "comrope_ld": dict(block_size=3, init_std=0.5, multiplier="per_head", jitter=0.1, offset=0.1, resize="extend"),
     "irpe": dict(method="cross", mode="bias", on="qk", ratio=1.2, shared_head=False),
-    "cpe": dict(after=[-1, 1], kernel_size=5),
+    "cpe": dict(after=[-1, 1], kernel_size=5, dilation=2),
     "gta2d": dict(theta=30.0, transform_values=False, resize="rescale"),
 }
 
@@ -145,11 +145,10 @@ def test_folding(variant, options, prefix):
     assert not any("skew" in name for name, _ in folded.named_parameters())
     for size in ((32, 48), (40, 56), (8, 64)):
         close(folded(images(*size)), model(images(*size)))
-    for resize in ("extend", "rescale"):
+    for resize in ("extend", "rescale", None):
         folded.set_coords(resize), model.set_coords(resize)
         close(folded(images(64, 40)), model(images(64, 40)))
     again = copy.deepcopy(vit(variant, seed=9, encoding_kwargs=options, **prefix)).fold()
-    again.set_coords("rescale")
     again.load_state_dict(folded.state_dict(), strict=True)
     assert torch.equal(again(images(40, 56)), folded(images(40, 56)))
 

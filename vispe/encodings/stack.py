@@ -61,6 +61,9 @@ class EncodingStack(nn.ModuleDict):
 
             first = build(0)
             self[name] = nn.ModuleList([first, *(build(i) for i in range(1, depth))]) if first.per_layer else first
+        for _, encoding in self.encodings():
+            if hasattr(encoding, "resize"):
+                encoding.default_resize = encoding.resize  # what `set_coords(None)` comes back to
         mixers = [name for name in names if self.first(name).mixes]
         if len(mixers) > 1:
             raise ValueError(f"encoding {spec!r}: {mixers} all replace the product of probabilities and values; use one.")
@@ -77,6 +80,11 @@ class EncodingStack(nn.ModuleDict):
                 yield from ((f"{name}.{i}", layer) for i, layer in enumerate(member))
             else:
                 yield name, member
+
+    @property
+    def wants_image(self) -> bool:
+        """Whether positions must carry the image."""
+        return any(encoding.wants_image for _, encoding in self.encodings())
 
     def by_block(self) -> list[str]:
         """Names of the modules whose entries, by number, belong to the block of that number."""
@@ -156,7 +164,7 @@ class EncodingStack(nn.ModuleDict):
         return state
 
     def set_coords(self, resize: Resize | None) -> None:
-        """How coordinates grow with the grid: "extend", "rescale", or None for each encoding's own default."""
+        """How coordinates grow with the grid: "extend", "rescale", or None for what each encoding was created with."""
         for _, encoding in self.encodings():
             if hasattr(encoding, "resize"):
                 encoding.resize = encoding.default_resize if resize is None else resize

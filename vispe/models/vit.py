@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..encodings import EncodingStack
 from ..layers import Attention, Block, PatchEmbed
-from ..positions import Positions, Resize, patch_grid
+from ..positions import Positions, Resize, patch_grid, with_image
 from .timm_private import feature_take_indices, update_model_args, update_model_input_size
 
 
@@ -71,9 +71,7 @@ class EncodedVisionTransformer(VisionTransformer):
                 num_heads=self.blocks[0].attn.num_heads,
                 depth=len(self.blocks),
                 options=encoding_kwargs,
-                facts={
-                    "grid": grid, "train_grid": self.train_grid, "prefix": self.num_prefix_tokens, "hidden_dim": self._hidden_dim(),
-                },  # fmt: skip
+                facts=self._facts(grid),
             )
         self.encoding.to(dtype=dtype)
         self.register_load_state_dict_pre_hook(_rename_plain_table)
@@ -91,10 +89,16 @@ class EncodedVisionTransformer(VisionTransformer):
             )
         return tuple(int(n) for n in self.patch_embed.dynamic_feat_size(size))
 
-    def _hidden_dim(self) -> int | None:
-        """Hidden channels of the MLPs, if these are timm's plain ones."""
+    def _facts(self, grid: tuple[int, int]) -> dict[str, Any]:
+        """What encodings may ask of their host."""
         mlp = self.blocks[0].mlp
-        return mlp.fc1.out_features if isinstance(mlp, Mlp) else None
+        return {
+            "grid": grid,
+            "train_grid": self.train_grid,
+            "prefix": self.num_prefix_tokens,
+            "patch_size": tuple(self.patch_embed.patch_size),
+            "hidden_dim": mlp.fc1.out_features if isinstance(mlp, Mlp) else None,
+        }
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
         super().init_weights(mode, needs_reset)
@@ -128,8 +132,9 @@ class EncodedVisionTransformer(VisionTransformer):
         return patch_grid(height, width, prefix=self.num_prefix_tokens, train=self.train_grid, device=device)
 
     def _embed(self, x: Tensor) -> tuple[Tensor, list[Any]]:
-        x = self.patch_embed(x)  # (B, H, W, C)
-        return self.start(x.flatten(1, 2), self.positions(x.shape[1], x.shape[2], x.device))
+        patches = self.patch_embed(x)  # (B, H, W, C)
+        pos = self.positions(patches.shape[1], patches.shape[2], x.device)
+        return self.start(patches.flatten(1, 2), with_image(pos, x) if self.encoding.wants_image else pos)
 
     def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """Images (B, C, height, width) to normalised tokens (B, prefix + N, C)."""
@@ -222,7 +227,7 @@ class EncodedVisionTransformer(VisionTransformer):
         return done
 
     def set_coords(self, resize: Resize | None) -> None:
-        """Let coordinates "extend" beyond the train grid or "rescale" onto it; None returns to each encoding's default."""
+        """Let coordinates "extend" beyond the train grid or "rescale" onto it; None returns to what it was created with."""
         if resize not in ("extend", "rescale", None):
             raise ValueError(f"set_coords: 'extend', 'rescale' or None, got {resize!r}.")
         self.encoding.set_coords(resize)
@@ -240,6 +245,7 @@ class EncodedVisionTransformer(VisionTransformer):
                     raise ValueError(f"fold: {name} cannot be folded through q_norm and k_norm; use the model unfolded.")
                 basis, rotary = layer.folded()
                 fold_basis(block.attn.qkv, basis)
+                rotary.default_resize = layer.default_resize
                 plain.append(rotary.to(block.attn.qkv.weight.device))
             self.encoding[name] = plain.train(self.training)
         return self
