@@ -55,7 +55,9 @@ def test_dilated_cpe_on_text_and_images(axes, grid):
     assert (outs[1] - outs[2]).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("options, text", [({"dilation": 0}, "dilation must be at least 1, got 0"), ({"kernel_size": 4}, "odd")])
+@pytest.mark.parametrize(
+    "options, text", [({"dilation": 0}, "dilation must be at least 1, got 0"), ({"kernel_size": 4}, "odd")]
+)
 def test_bad_options(options, text):
     with pytest.raises(ValueError, match=text):
         create_encoding("cpe", dim=DIM, num_heads=HEADS, depth=2, **options)

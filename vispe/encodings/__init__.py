@@ -24,6 +24,7 @@ from .lepe import Lepe
 from .liere import LieRE
 from .liere_comrope import LieREComRoPE
 from .lookhere import LookHere
+from .loope import Loope
 from .md_lrpe import MdLrpe
 from .mix_ffn import MixFfn
 from .ms_grape import MsGrape
@@ -84,6 +85,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "urpe": Urpe,
     "sincos3d": SinCos3d,
     "seqpe": SeqPE,
+    "loope": Loope,
     "mix_ffn": MixFfn,
     "lepe": Lepe,
 }

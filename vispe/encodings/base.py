@@ -43,6 +43,7 @@ class Encoding(nn.Module):
     """
 
     card: ClassVar[Card]
+    wants_image: bool = False  # positions must carry the image (with_image); an option may decide
     per_layer: bool = False  # a host builds one instance for each layer; an option may decide
     of_blocks: ClassVar[str] = ""  # a submodule of a shared encoding with entries for single blocks, by their number
     no_decay: ClassVar[tuple[str, ...]] = ()  # parameters (by their last name) kept out of weight decay

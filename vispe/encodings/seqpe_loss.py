@@ -128,7 +128,10 @@ def sample_windows(
     """
     room = torch.tensor([limit - n for n in grid])
     if (room < torch.tensor(grid)).all():
-        raise ValueError(f"sample_windows: no window of {tuple(grid)} lies beyond the training window within {limit} cells an axis.")
+        raise ValueError(
+            f"sample_windows: no window of {tuple(grid)} lies beyond the training window within {limit} cells an axis; raise "
+            f"limit, or use a smaller grid."
+        )
     cells = torch.stack([torch.randint(n, (windows, count), generator=generator) for n in grid], dim=-1)
     starts = torch.cartesian_prod(*[torch.arange(int(r) + 1) for r in room]).reshape(-1, len(grid))
     starts = starts[(starts >= torch.tensor(grid)).any(-1)]

@@ -94,7 +94,8 @@ class DigitEncoder(nn.Module):
             )
         if attention not in ("causal", "bi") or not temperature > 0:
             raise ValueError(f"seqpe: attention must be 'causal' or 'bi', temperature > 0, got {attention!r}, {temperature}.")
-        self.max_digits, self.mask_padding, self.causal, self.temperature = max_digits, mask_padding, attention == "causal", temperature
+        self.max_digits, self.mask_padding = max_digits, mask_padding
+        self.causal, self.temperature = attention == "causal", temperature
         self.digit = nn.Parameter(torch.empty(10, width))
         self.place = nn.Parameter(torch.empty(axes * max_digits, width))
         self.axis = nn.Parameter(torch.empty(axes, width)) if axes > 1 else None

@@ -1,4 +1,4 @@
-"""NVlabs/SegFormer's Mlp: as the layer of a pyramid, and as a plain MLP with the encoding `mix_ffn` inside (both must agree)."""
+"""NVlabs/SegFormer's Mlp: as the layer of a pyramid, and as a plain MLP with `mix_ffn` inside (both must agree)."""
 
 from __future__ import annotations
 
