@@ -78,7 +78,7 @@ def test_content_of_dropped_tokens_and_half_precision():
     "call, text",
     [
         (lambda e: e.prepare(patch_grid(4, 6)), "needs the image; add it with with_image"),
-        (lambda e: e.prepare(with_image(patch_grid(4, 6), torch.zeros(1, 3, 64, 96))), r"patches of \(8, 8\) pixels, got \(3, 64, 96\)"),
+        (lambda e: e.prepare(with_image(patch_grid(4, 6), torch.zeros(1, 3, 64, 96))), r"\(8, 8\) pixels, got \(3, 64, 96\)"),
         (lambda e: e.prepare(with_image(patch_grid(4, 6), torch.zeros(1, 4, 32, 48))), "images of 3 channels"),
         (lambda e: e.prepare(custom_positions(torch.zeros(3, 2))), "custom coordinates"),
         (lambda e: with_image(patch_grid(4, 6), torch.zeros(1, 3, 30, 48)), r"\(30, 48\) pixels does not divide into \(4, 6\)"),
