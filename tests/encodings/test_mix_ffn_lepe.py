@@ -38,7 +38,7 @@ def test_lepe_refuses_cross_attention():
 def test_mix_ffn_is_the_layer_of_the_pyramid():
     """The encoding inside timm's MLP, and the layer with the same weights; prefix tokens see a plain MLP in both."""
     torch.manual_seed(0)
-    layer, encoding = MixFfnMlp(DIM, 2 * DIM), build("mix_ffn", hidden_dim=2 * DIM)
+    layer, encoding = MixFfnMlp(DIM, 2 * DIM), build("mix_ffn", mlp_dim=2 * DIM)
     plain = timm.layers.Mlp(DIM, 2 * DIM)
     layer.load_state_dict({**plain.state_dict(), **encoding.state_dict()})
     x = torch.randn(2, 2 + 12, DIM)

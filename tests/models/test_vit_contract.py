@@ -11,6 +11,7 @@ from timm.optim import create_optimizer_v2
 
 from vispe.encodings import ENCODINGS, NoEncoding
 from vispe.models import EncodedVisionTransformer
+from vispe.models.vit_zoo import VARIANTS
 
 
 def by_hand(model, x, upto):
@@ -258,7 +259,12 @@ def test_prune_intermediate_layers(variant):
     assert [n for n, p in model.named_parameters() if p.grad is None] == []
 
 
-@pytest.mark.parametrize("variant", [v for v in ZOO if not v.startswith("cpe")])
+def convolves(variant):
+    cards = [ENCODINGS[name].card for name in VARIANTS[variant]["encoding"].split("+")]
+    return any("grid" in c.needs and {"between", "hidden", "beside"} & set(c.injection) for c in cards)
+
+
+@pytest.mark.parametrize("variant", [v for v in ZOO if not convolves(v)])
 def test_patch_dropout(variant):
     """The kept patches, their own positions: equal to a forward of just these tokens at these positions."""
     model, x = vit(variant, patch_drop_rate=0.5), images(40, 56)
@@ -279,9 +285,10 @@ def test_patch_dropout(variant):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_patch_dropout_with_a_convolution():
-    model = vit("cpe", patch_drop_rate=0.5).train()
-    with pytest.raises(ValueError, match="cpe: the tokens are no full grid .* switch patch dropout or masking off"):
+@pytest.mark.parametrize("variant", [v for v in ZOO if convolves(v)])
+def test_patch_dropout_with_a_convolution(variant):
+    model = vit(variant, patch_drop_rate=0.5).train()
+    with pytest.raises(ValueError, match="the tokens are no full grid .* switch patch dropout or masking off"):
         model(images())
 
 

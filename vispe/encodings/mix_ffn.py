@@ -30,7 +30,7 @@ class MixFfn(Encoding):
 
     Args:
         kernel_size: odd.
-        hidden_dim: hidden channels of the MLPs; a host fills it in (None: 4 · dim).
+        mlp_dim: hidden channels of the MLPs; a host fills it in (None: 4 · dim).
     """
 
     card = Card(
@@ -49,10 +49,10 @@ class MixFfn(Encoding):
     per_layer = True
 
     def __init__(
-        self, *, dim: int, num_heads: int, axes: int = 2, kernel_size: int = 3, hidden_dim: int | None = None
+        self, *, dim: int, num_heads: int, axes: int = 2, kernel_size: int = 3, mlp_dim: int | None = None
     ) -> None:
         super().__init__(dim=dim, num_heads=num_heads, axes=axes)
-        self.dwconv = depthwise_layer(axes, hidden_dim or 4 * dim, odd_kernel("mix_ffn", kernel_size))
+        self.dwconv = depthwise_layer(axes, mlp_dim or 4 * dim, odd_kernel("mix_ffn", kernel_size))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -97,7 +97,7 @@ class EncodedVisionTransformer(VisionTransformer):
             "train_grid": self.train_grid,
             "prefix": self.num_prefix_tokens,
             "patch_size": tuple(self.patch_embed.patch_size),
-            "hidden_dim": mlp.fc1.out_features if isinstance(mlp, Mlp) else None,
+            "mlp_dim": mlp.fc1.out_features if isinstance(mlp, Mlp) else None,
         }
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:

@@ -20,7 +20,7 @@ def run(case: Case) -> Results:
     layer = MixFfnMlp(c["dim"], c["hidden"], kernel_size=kernel)
     y = functional_call(layer, {n.replace("dwconv.dwconv", "dwconv"): t for n, t in p.items()}, (x["x"], grid))
 
-    encoding = create_encoding("mix_ffn", dim=c["dim"], num_heads=1, hidden_dim=c["hidden"], kernel_size=kernel)
+    encoding = create_encoding("mix_ffn", dim=c["dim"], num_heads=1, mlp_dim=c["hidden"], kernel_size=kernel)
     bind(encoding, **{n.removeprefix("dwconv."): t for n, t in p.items() if n.startswith("dwconv.")})
     plain = bind(Mlp(c["dim"], c["hidden"]), **{n: t for n, t in p.items() if n.startswith("fc")})
     torch.testing.assert_close(feed(plain, x["x"], encoding, encoding.prepare(patch_grid(*grid))), y)
