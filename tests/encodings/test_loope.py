@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from generic_helpers import DIM, TINY, close, images
+from torch.export import Dim
 
 from vispe import create_encoding, patch_grid
 from vispe.encodings.gilbert import gilbert_order
@@ -54,6 +55,26 @@ def test_content_in_a_host():
     other = host(1).eval()
     other.load_state_dict(model.state_dict(), strict=True)
     assert torch.equal(other(x), model(x))
+
+
+def test_content_compiles_and_exports():
+    """One graph for the first size and one for all others; one program for any size."""
+    model, graphs = host().eval(), []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend=count)
+    shapes = {"x": {0: Dim("batch"), 2: 8 * Dim("rows", min=2), 3: 8 * Dim("cols", min=2)}}
+    with torch.no_grad():
+        program = torch.export.export(model, (images(32, 48),), dynamic_shapes=shapes).module()
+        for size in [(32, 48), (48, 32), (64, 64), (40, 56)]:
+            close(compiled(images(*size)), model(images(*size)), 1e-5)
+            close(program(images(*size, batch=3)), model(images(*size, batch=3)), 1e-5)
+    torch.compiler.reset()
+    assert len(graphs) <= 2
 
 
 def test_running_statistics_are_those_of_a_batch_norm():

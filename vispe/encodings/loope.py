@@ -49,7 +49,8 @@ class Content(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         dtype = at_least_float32(self.mix.weight.dtype)
-        rows, cols = (torch.linspace(-1, 1, n, dtype=dtype, device=image.device) for n in image.shape[-2:])
+        ranges = (torch.arange(n, dtype=dtype, device=image.device) / torch.sym_max(n - 1, 1) for n in image.shape[-2:])
+        rows, cols = (2 * r - 1 for r in ranges)
         where = torch.stack(torch.broadcast_tensors(cols[None, :], rows[:, None])).expand(image.shape[0], -1, -1, -1)
         x = conv(torch.cat((where, image.to(dtype)), dim=1), self.patch)
         for layer in self.convs:

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from .grid import Positions
 
+_FIELDS = tuple(f.name for f in fields(Positions))  # here, because a compiler cannot read the fields of a class
+
 
 @dataclass(frozen=True)
 class ImagePositions(Positions):
@@ -41,5 +43,4 @@ def with_image(pos: Positions, image: Tensor) -> ImagePositions:
             f"with_image: an image of {tuple(image.shape[-2:])} pixels does not divide into {tuple(pos.extent)} patches; pass "
             f"the image that the patches were cut from."
         )
-    known = {f.name: getattr(pos, f.name) for f in fields(Positions)}
-    return ImagePositions(**known, image=image)
+    return ImagePositions(**{name: getattr(pos, name) for name in _FIELDS}, image=image)
