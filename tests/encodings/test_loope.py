@@ -52,7 +52,8 @@ def test_content_in_a_host():
     for size in [(32, 48), (64, 40), (8, 8)]:
         assert model(images(*size)).isfinite().all()
     close(model(x)[:1], model(x[:1]))  # no image sees another
-    other = host(1).eval()
+    model.set_input_size((64, 40))  # the N x N layer stays that of the train grid
+    other = host(1, img_size=(64, 40), train_size=(32, 48)).eval()
     other.load_state_dict(model.state_dict(), strict=True)
     assert torch.equal(other(x), model(x))
 

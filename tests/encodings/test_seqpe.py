@@ -72,6 +72,7 @@ def test_parameters_of_the_papers_network():
         (lambda: DigitEncoder(axes=2, max_digits=2, width=8, out_dim=8, attention="full"), "'causal' or 'bi'"),
         (lambda: sample_windows((60, 60), 2, 3), "no window of"),
         (lambda: transfer_loss(torch.ones(1, 2, 4), torch.ones(1, 2, 4), reduction="sum"), "reduction must be"),
+        (lambda: transfer_loss(torch.ones(1, 2, 4), torch.ones(1, 2, 4), metric="js"), "metric must be"),
     ],
 )
 def test_bad_input(call, text):
@@ -107,6 +108,9 @@ def test_transfer_loss_moves_what_beta_says():
     loss = transfer_loss(main, shifted, num_heads=2)
     close(transfer_loss(main, shifted, num_heads=2, reduction="batchmean"), 4 * loss, 1e-6)
     assert transfer_loss(main, main.detach() * 1.0).abs() < 1e-7 and loss > 0
+    similar = [torch.stack([(t[b, :, c] @ t[b, :, c].T).log_softmax(-1) for b in (0, 1) for c in (slice(3), slice(3, 6))])
+               for t in (main, shifted)]
+    close(transfer_loss(main, shifted, num_heads=2, metric="mse"), (similar[0] - similar[1]).square().mean(), 1e-6)
     loss.backward()
     assert main.grad is None and shifted.grad.abs().max() > 0
     transfer_loss(main, shifted, beta=0.0).backward()

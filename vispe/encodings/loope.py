@@ -82,7 +82,7 @@ class Loope(Encoding):
     Args:
         content: "none" (the order alone) or "image" (the paper's).
         theta: base of the frequencies.
-        patch_size, grid: pixels of a patch and cells of the train grid, for content="image"; a host fills them in.
+        patch_size, train_grid: pixels of a patch and cells of the train grid, for content="image"; a host fills them in.
     """
 
     card = Card(
@@ -106,18 +106,18 @@ class Loope(Encoding):
         content: Literal["none", "image"] = "none",
         theta: float = 10000.0,
         patch_size: tuple[int, int] | None = None,
-        grid: tuple[int, int] | None = None,
+        train_grid: tuple[int, int] | None = None,
     ) -> None:
         super().__init__(dim=dim, num_heads=num_heads, axes=axes)
         if content not in ("none", "image"):
             raise ValueError(f"loope: content must be 'none' or 'image', got {content!r}.")
         if dim % 2:
             raise ValueError(f"loope: dim must be a multiple of 2 for sines and cosines, got dim={dim}.")
-        if content == "image" and (patch_size is None or grid is None):
-            raise ValueError("loope: content='image' needs patch_size=(height, width) and grid=(rows, columns).")
+        if content == "image" and (patch_size is None or train_grid is None):
+            raise ValueError("loope: content='image' needs patch_size=(height, width) and train_grid=(rows, columns).")
         self.theta = positive("loope", "theta", theta)
         self.wants_image = content == "image"
-        self.content = Content(patch_size=patch_size, grid=grid) if self.wants_image else None
+        self.content = Content(patch_size=patch_size, grid=train_grid) if self.wants_image else None
 
     def reset_parameters(self) -> None:
         if self.content is not None:

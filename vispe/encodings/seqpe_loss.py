@@ -11,6 +11,7 @@ Chosen here: hard candidates edit the digits of an axis; the shipped code, where
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -42,6 +43,7 @@ def transfer_loss(
     num_heads: int = 1,
     beta: float = 1.0,
     scale: float = 1.0,
+    metric: Literal["kl", "mse"] = "kl",
     reduction: Literal["mean", "batchmean"] = "mean",
 ) -> Tensor:
     """Symmetric divergence of the similarity of cells in the training window and in shifted windows.
@@ -50,14 +52,18 @@ def transfer_loss(
         main: (B, K, E) vectors of K cells of the training window; shifted: (B, K, E) of the same cells in shifted ones.
         num_heads: similarities for each part of the channels.
         beta: share of the loss that moves the shifted vectors alone; 1 − beta moves the main ones alone.
-        reduction: "mean" over all B · heads · K · K elements, as shipped; "batchmean" over the B · heads · K distributions,
-            which is what a divergence is.
+        metric: "kl", or "mse", the mean squared difference of log-probabilities, an option of the code.
+        reduction: of "kl": "mean" over all B · heads · K · K elements, as shipped; "batchmean" over the B · heads · K
+            distributions, which is what a divergence is.
     """
     if reduction not in ("mean", "batchmean"):
         raise ValueError(f"transfer_loss: reduction must be 'mean' or 'batchmean', got {reduction!r}.")
+    if metric not in ("kl", "mse"):
+        raise ValueError(f"transfer_loss: metric must be 'kl' or 'mse', got {metric!r}.")
     m, s = (_similarities(t, num_heads, scale) for t in (main, shifted))
-    loss = beta * _both_ways(m.detach(), s, reduction)
-    return loss + (1 - beta) * _both_ways(m, s.detach(), reduction) if beta < 1 else loss
+    distance = F.mse_loss if metric == "mse" else partial(_both_ways, reduction=reduction)
+    loss = beta * distance(m.detach(), s)
+    return loss + (1 - beta) * distance(m, s.detach()) if beta < 1 else loss
 
 
 def _similarities(x: Tensor, num_heads: int, scale: float) -> Tensor:

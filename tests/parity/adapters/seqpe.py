@@ -88,7 +88,7 @@ def transfer(case: Case) -> Results:
     c, x = case.config, leaves(case.inputs)
     loss = transfer_loss(
         x["main_pe"][x["indices"]], x["shifted_pe"].unflatten(0, (c["batch"], -1)), beta=c["beta"],
-        num_heads=c["num_heads"] if c["multi_head_loss"] else 1,
+        num_heads=c["num_heads"] if c["multi_head_loss"] else 1, metric="mse" if c["metric"] == "mse" else "kl",
     )  # fmt: skip
     return {"out.loss": loss[None], **gradients(loss, x)}
 
@@ -125,7 +125,7 @@ def model(case: Case) -> Results:
     c, p = case.config, leaves(case.params)
     net = c["pe"]
     patch = c["patch_size"]
-    multi = c.get("pe_multi_head", True)
+    multi = net["out_dim"] == c["embed_dim"]
     per_layer = c["pe_qk_per_layer"] == "multi"
     options = {
         "method": c["method"], "heads": "split" if multi else "shared", "projection": "per_layer" if per_layer else "shared",
@@ -135,7 +135,8 @@ def model(case: Case) -> Results:
     vit = vision_transformer(
         encoding="seqpe", options=options, dim=c["embed_dim"], heads=c["num_heads"], depth=c["depth"], patch=patch,
         image=[n * patch for n in c["grid"]], classes=c["num_classes"], mlp_ratio=c["mlp_ratio"], eps=c["layer_norm_eps"],
-        class_token=c["class_token"], qkv_bias=c["qkv_bias"], cls=Window,
+        class_token=c["class_token"], global_pool="token" if c["class_token"] else "avg", fc_norm=False,
+        qkv_bias=c["qkv_bias"], cls=Window,
     )  # fmt: skip
     vit.corner = tuple(c.get("first_position", (0, 0)))
     first = vit.encoding.first("seqpe")
