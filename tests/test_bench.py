@@ -104,6 +104,13 @@ def test_learned_tables_cost_the_memory_of_the_table_and_its_gradient():
     assert table <= learned.memory - none.memory <= 4 * table
 
 
+@pytest.mark.parametrize("name", ["rope_axial", "rope_mixed", "rope_dinov3", "comrope", "comrope@jitter", "cpe", "sincos2d"])
+def test_training_takes_the_memory_of_no_encoding(name):
+    settings = Settings(size="s", img=112, batch=8, depth=4, repeats=1, warmup=1)
+    _, result = bench([parse_contender(name, "s", 4)], settings)
+    assert result.memory_ratio < 1.05
+
+
 def test_timm_models_run_against_their_plain_counterparts():
     contenders = timm_contenders("s", 1)
     results = {r.label: r for r in bench(contenders, Settings(size="s", img=32, batch=1, depth=1, repeats=1, warmup=1))}
