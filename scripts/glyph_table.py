@@ -43,17 +43,17 @@ def run(command: list[str], log: Path) -> None:
         raise RuntimeError(f"{' '.join(command)} failed; {log} ends with\n{log.read_text()[-2000:]}")
 
 
-def cell(name: str, seed: int, folder: Path) -> None:
+def cell(name: str, seed: int, samples: int, folder: Path) -> None:
     """Train and test one encoding under one seed; leaves `done.json` with every metric."""
     done = folder / "done.json"
     if done.exists():
         return
     config, conventions = CELLS[name]
     common = ["--config", str(CONFIGS / "base.yaml"), "--config", str(CONFIGS / f"{config}.yaml")]
-    common += ["--seed_everything", str(seed), "--run_dir", str(folder)]
+    common += ["--seed_everything", str(seed), "--run_dir", str(folder), "--data.train_length", str(samples)]
     folder.mkdir(parents=True, exist_ok=True)
     started = time.time()
-    quiet = ["--trainer.enable_progress_bar", "false"]
+    quiet = ["--trainer.enable_progress_bar", "false", "--trainer.limit_val_batches", "0"]
     trained = folder / "trained"
     if not trained.exists():  # a run that was stopped goes on from its newest checkpoint, if it has one
         run([sys.executable, "-m", "train", "fit", *common, *quiet, "--ckpt_path", "last"], folder / "train.log")
@@ -106,6 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=Path, default=Path("runs/glyph_table"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--samples", type=int, default=64000, help="training samples of each run")
     parser.add_argument("--side-by-side", type=int, default=2)
     parser.add_argument("--only-table", action="store_true", help="train nothing, print what is finished")
     parser.add_argument("--csv", type=Path, default=None, help="also write every row there")
@@ -114,7 +115,7 @@ def main() -> None:
         jobs = [(name, seed) for seed in args.seeds for name in CELLS]
         with ThreadPoolExecutor(args.side_by_side) as pool:
             futures = [
-                pool.submit(cell, name, seed, args.runs / f"{name.replace(' ', '_').replace(',', '')}-{seed}")
+                pool.submit(cell, name, seed, args.samples, args.runs / f"{name.replace(' ', '_').replace(',', '')}-{seed}")
                 for name, seed in jobs
             ]
             for (name, seed), future in zip(jobs, futures):
