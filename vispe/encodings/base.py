@@ -47,6 +47,7 @@ class Encoding(nn.Module):
     per_layer: bool = False  # a host builds one instance for each layer; an option may decide
     of_blocks: ClassVar[str] = ""  # a submodule of a shared encoding with entries for single blocks, by their number
     no_decay: ClassVar[tuple[str, ...]] = ()  # parameters (by their last name) kept out of weight decay
+    neutral_zeros: ClassVar[tuple[str, ...]] = ()  # parameters (by their first name) that are 0 where it changes nothing
 
     def __init__(self, *, dim: int, num_heads: int, axes: int = 2) -> None:
         super().__init__()
@@ -62,6 +63,18 @@ class Encoding(nn.Module):
 
     def reset_parameters(self) -> None:
         """Set every parameter to its initial distribution."""
+
+    @torch.no_grad()
+    def set_identity(self) -> bool:
+        """Set parameters so that a host computes what it does without this encoding, at a point where gradients do not vanish.
+
+        Returns:
+            Whether there is such a setting. False (fixed functions of positions, for instance) leaves every parameter alone.
+        """
+        found = [p for name, p in self.named_parameters() if name.split(".")[0] in self.neutral_zeros]
+        for p in found:
+            p.zero_()
+        return bool(found)
 
     def check_axes(self, pos: Positions) -> None:
         """Refuse positions with another number of axes than this encoding was made for."""

@@ -59,6 +59,7 @@ class ComRoPE(Rotary):
 
     per_layer = True
     no_decay = ("skew", "multiplier")
+    neutral_zeros = ("skew",)
     units = "unit"
     default_resize = "rescale"
     prefix_coord = 0.5

@@ -54,6 +54,7 @@ class Cpe(Encoding):
         cases=7,
     )
     no_decay = ("pegs",)
+    neutral_zeros = ("pegs",)
     of_blocks = "pegs"
 
     def __init__(

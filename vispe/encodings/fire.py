@@ -65,6 +65,7 @@ class Fire(Encoding):
     )
     per_layer = True
     no_decay = ("c", "multiplier")
+    neutral_zeros = ("fc2",)
 
     def __init__(
         self,

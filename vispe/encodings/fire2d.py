@@ -47,6 +47,7 @@ class Fire2d(OffsetBias):
     )
     name = "fire2d"
     no_decay = ("c", "multiplier")
+    neutral_zeros = ("fc2",)
 
     def __init__(
         self,

@@ -94,6 +94,7 @@ class Irpe(Encoding):
         relative=True,
     )
     per_layer = True
+    neutral_zeros = ("k", "q", "values")
 
     def __init__(
         self,

@@ -73,6 +73,7 @@ class KPRPE(Encoding):
         licence="MIT",
         cases=7,
     )
+    neutral_zeros = ("fc",)
 
     def __init__(
         self,

@@ -42,6 +42,7 @@ class LearnableFourier(Encoding):
         cases=5,
     )
     default_resize: Resize = "rescale"
+    neutral_zeros = ("fc2",)
 
     def __init__(
         self,

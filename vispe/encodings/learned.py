@@ -51,6 +51,7 @@ class Learned(Encoding):
         cases=6,
     )
     no_decay = ("pos_embed",)
+    neutral_zeros = ("pos_embed",)
 
     def __init__(
         self,

@@ -42,6 +42,7 @@ class LearnedSpacetime(Encoding):
         code="facebookresearch/TimeSformer",
     )
     no_decay = ("space", "time")
+    neutral_zeros = ("space", "time")
 
     def __init__(self, *, dim: int, num_heads: int, axes: int = 3, grid: tuple[int, ...]) -> None:
         super().__init__(dim=dim, num_heads=num_heads, axes=axes)

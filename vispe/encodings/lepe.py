@@ -38,6 +38,7 @@ class Lepe(Encoding):
         licence="MIT",
     )
     per_layer = True
+    neutral_zeros = ("conv",)
 
     def __init__(self, *, dim: int, num_heads: int, axes: int = 2, kernel_size: int = 3) -> None:
         super().__init__(dim=dim, num_heads=num_heads, axes=axes)

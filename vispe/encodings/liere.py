@@ -52,6 +52,7 @@ class LieRE(Encoding):
         cases=6,
     )
     no_decay = ("skew",)
+    neutral_zeros = ("skew",)
     default_resize: Resize = "extend"
 
     def __init__(

@@ -55,6 +55,7 @@ class LieREComRoPE(Encoding):
     )
     per_layer = True
     no_decay = ("skew",)
+    neutral_zeros = ("skew",)
     default_resize: Resize = "rescale"
     prefix_coord = 0.5
 

@@ -80,6 +80,13 @@ class MdLrpe(Rotary):
             with torch.no_grad():
                 self.theta.copy_(self.initial_theta())
 
+    @torch.no_grad()
+    def set_identity(self) -> bool:
+        if self.theta is None or self.form == "cosine":  # the cosine is flat at 0: no gradient would lead away
+            return False
+        nn.init.zeros_(self.theta)
+        return True
+
     def initial_theta(self) -> Tensor:
         """(H, e) float32: the leading frequencies of each head."""
         own = self.head_dim if self.form == "cosine" else self.head_dim // 2  # frequencies of a head on one axis

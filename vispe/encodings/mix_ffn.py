@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor, nn
 
 from ..positions import Positions
@@ -57,6 +58,14 @@ class MixFfn(Encoding):
 
     def reset_parameters(self) -> None:
         init_depthwise(self.dwconv)
+
+    @torch.no_grad()
+    def set_identity(self) -> bool:
+        nn.init.zeros_(self.dwconv.bias)
+        nn.init.zeros_(self.dwconv.weight)
+        middle = tuple(n // 2 for n in self.dwconv.kernel_size)
+        self.dwconv.weight[(slice(None), 0, *middle)] = 1.0
+        return True
 
     def prepare(self, pos: Positions) -> Positions:
         self.check_axes(pos)

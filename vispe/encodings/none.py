@@ -17,3 +17,6 @@ class NoEncoding(Encoding):
         needs=(),
         relative=True,
     )
+
+    def set_identity(self) -> bool:
+        return True

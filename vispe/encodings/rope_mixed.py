@@ -45,6 +45,7 @@ class RopeMixed(Rotary):
     )
     per_layer = True
     no_decay = ("freqs",)
+    neutral_zeros = ("freqs",)
 
     def __init__(
         self, *, dim: int, num_heads: int, axes: int = 2, theta: float = 10.0, resize: Resize | None = None

@@ -112,6 +112,7 @@ class RopeTimm(Rotary):
         relative=True,
     )
     no_decay = ("freqs",)
+    neutral_zeros = ("freqs",)
 
     def __init__(
         self,

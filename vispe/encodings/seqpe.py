@@ -113,6 +113,19 @@ class SeqPE(Encoding):
         if self.prefix_embed is not None:
             nn.init.trunc_normal_(self.prefix_embed, std=0.02)
 
+    @torch.no_grad()
+    def set_identity(self) -> bool:
+        if self.pe_qk is None:
+            if self.prefix_embed is not None:
+                nn.init.zeros_(self.prefix_embed)
+            nn.init.zeros_(self.net.proj.weight)
+            nn.init.zeros_(self.net.proj.bias)
+        else:  # factors of 1; of a product only the part of k at 0, for at 0 both would have no gradient
+            first = self.pe_qk.in_features if self.method == "attn_scalar" else 0
+            nn.init.zeros_(self.pe_qk.weight[first:])
+            nn.init.constant_(self.pe_qk.bias[first:], float(self.method == "attn_mul"))
+        return True
+
     def embed(self, pos: Positions) -> Tensor:
         """The network's vectors with those of the prefix tokens, (1 or B, prefix + N, width) float32."""
         self.check_positions(pos)

@@ -49,6 +49,7 @@ class StringCirculant(Rotary):
     )
     per_layer = True
     no_decay = ("odd",)
+    neutral_zeros = ("odd",)
 
     def __init__(
         self,

@@ -50,6 +50,7 @@ class SwinBias(OffsetBias):
     )
     name = "swin_bias"
     no_decay = ("table",)
+    neutral_zeros = ("table",)
     init_std = 0.02
 
     def __init__(

@@ -71,6 +71,14 @@ class TimmRelMlp(OffsetBias):
         self.fc1.reset_parameters()
         self.fc2.reset_parameters()
 
+    @torch.no_grad()
+    def set_identity(self) -> bool:
+        if self.mode == "swin":  # 16 times a sigmoid is never 0
+            return False
+        nn.init.zeros_(self.fc2.weight)
+        nn.init.zeros_(self.fc2.bias)
+        return True
+
     def at(self, offsets: Tensor, extent: tuple[int, int] | None) -> Tensor:
         drop = self.hidden_drop if self.training else 0.0
         if self.mode == "cr":

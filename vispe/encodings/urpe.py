@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -67,6 +68,11 @@ class Urpe(SwinBias):
 
     def reset_parameters(self) -> None:
         nn.init.ones_(self.table)
+
+    @torch.no_grad()
+    def set_identity(self) -> bool:
+        nn.init.ones_(self.table)
+        return True
 
     def spread(self, values: Tensor, index: Tensor, prefix_q: int, prefix_k: int) -> Tensor:
         return F.pad(pick(values, index), (prefix_k, 0, prefix_q, 0), value=1.0)
