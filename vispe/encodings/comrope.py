@@ -8,7 +8,7 @@ CVPR 2025, arXiv 2506.03737. Code: Longin-Yu/ComRoPE at 7aeef08. Block size 8, c
 Kept from the code where the paper differs: jitter of std σ/2 patches (paper: σ), multiplier shared by heads (paper: per head).
 Chosen here:
 - S = QΛQᵀ with Λ made of 2x2 rotations, and scores only need R_Λ(x) Qᵀ q: the outer Q cancels between queries and keys. So q
-  and k are turned into that basis and rotated as plain rotary, at the cost of one small product; `Schur` holds the basis, and
+  and k are turned into that basis and rotated as plain rotary, at the cost of one small product; `ComRotation` holds the basis, and
   `turn_in_basis` brings S its exact gradient without differentiating an eigendecomposition. `matrices` gives the official R.
 - Only the strict upper triangle of each S is stored (`skew`): the official `freqs` has dead entries that weight decay moves.
   skew_ij = freqs_ij − freqs_ji, so it starts at std √2 · init_std.

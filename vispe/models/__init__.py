@@ -1,6 +1,6 @@
 """Hosts: models that take any encoding of the table."""
 
-from .vit import EncodedVisionTransformer
 from . import vit_zoo
+from .vit import EncodedVisionTransformer
 
 __all__ = ["EncodedVisionTransformer", "vit_zoo"]

@@ -1,0 +1,47 @@
+"""Generated and quoted documentation agrees with the code."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import timm
+
+from vispe.encodings import ENCODINGS, encoding_class
+from vispe.encodings.table import rows
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def load_script(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_models_page_is_the_one_the_cards_make():
+    assert (ROOT / "MODELS.md").read_text(encoding="utf-8") == load_script("write_models").page(), (
+        "run python scripts/write_models.py"
+    )
+
+
+def test_every_encoding_has_a_complete_card():
+    for row in rows():
+        assert row.card.title and row.card.family and row.card.formula and row.card.axes, row.name
+        assert row.name in ("none",) or row.card.injection, row.name
+
+
+def test_names_in_the_readme_exist():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in set(re.findall(r'"(vit_\w+)"', text)) - {"vit_b_"}:
+        assert timm.is_model(name), name
+    for name in re.findall(r'create_encoding\("(\w+)"', text):
+        assert encoding_class(name)
+
+
+def test_parity_cases_on_cards_are_those_in_the_tree():
+    """Folders serve one encoding, or several that share it; the card counts its own cases."""
+    folders = {p.name: len(list(p.glob("*.safetensors"))) for p in (ROOT / "tests/parity/cases").iterdir() if p.is_dir()}
+    for name, cls in ENCODINGS.items():
+        if name in folders:
+            assert 0 < cls.card.cases <= folders[name], name
