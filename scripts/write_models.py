@@ -20,9 +20,9 @@ def page() -> str:
     )  # fmt: skip
     return f"""# Encodings and models
 
-Made from the cards by `python scripts/write_models.py`. "parity cases" counts official cases that the tests reproduce, gradients
-included where the case has them; 0 means that no official code was published or nothing of it could be compared. Parameters are
-those of a ViT-B/16 at 224 pixels.
+Made from the cards by `python scripts/write_models.py`. "parity cases" counts official cases that the tests reproduce,
+gradients included where the case has them; 0 means that no official code was published or nothing of it could be compared.
+Parameters are those of a ViT-B/16 at 224 pixels.
 
 {markdown(rows())}
 
