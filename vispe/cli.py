@@ -101,6 +101,7 @@ def bench_command(args: argparse.Namespace) -> int:
         contenders += benching.timm_contenders(args.size, args.depth)
     if args.json is not None and not args.json.parent.is_dir():
         raise ValueError(f"bench: the folder of --json does not exist: {args.json.parent}.")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the memory profiler reports every start and stop otherwise
     modes = ("eager", "compiled") if args.mode == "both" else (args.mode,)
     results = []
     with Console(stderr=True).status("") as status:
@@ -119,7 +120,7 @@ def bench_table(results: list[benching.Result], settings: benching.Settings, mod
         f"ViT-{settings.size.upper()}/16, {settings.img} px, batch {settings.batch}, {settings.dtype}, {settings.device}, "
         f"{settings.threads} thread(s), {mode}: {settings.clock} time over the baseline, {settings.repeats} rounds"
     )
-    caption = "median [quartiles]; a baseline's own line is the noise of this run; memory: peak of a step"
+    caption = "median \\[quartiles]; a baseline's own line is the noise of this run; memory: peak of a step"
     table = Table(title=title, caption=caption)
     for column in ("encoding", "baseline", "forward", "ms", "forward+backward", "ms", "peak memory", "MiB"):
         table.add_column(column, justify="left" if column in ("encoding", "baseline") else "right")
