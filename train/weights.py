@@ -1,26 +1,14 @@
 """Weights from a file or a checkpoint into a model that may have another image size or class count."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from timm.layers import to_2tuple
 from timm.models import load_state_dict
 
 from vispe.convert import convert, load
-from vispe.convert.files import read
+from vispe.convert.files import read, stored_grid
 
 EMA, NET = "ema.module.", "net."
-
-
-def stored_grid(checkpoint: Mapping[str, Any]) -> tuple[int, int] | None:
-    """(rows, columns) of patches that one of our checkpoints was trained on; None for a file from elsewhere."""
-    kwargs = (checkpoint.get("hyper_parameters") or {}).get("model_kwargs") or {}
-    kernel = checkpoint.get("state_dict", {}).get(f"{NET}patch_embed.proj.weight")
-    if kernel is None or "img_size" not in kwargs:
-        return None
-    height, width = (size // patch for size, patch in zip(to_2tuple(kwargs["img_size"]), kernel.shape[-2:], strict=True))
-    return height, width
 
 
 def init_from(net: torch.nn.Module, path: str) -> list[str]:
@@ -31,7 +19,7 @@ def init_from(net: torch.nn.Module, path: str) -> list[str]:
     """
     if hasattr(net, "encoding"):
         content = read(path)
-        return str(load(net, content, strict=False, source_grid=stored_grid(content))).splitlines()
+        return str(load(net, content, strict=False)).splitlines()
     state, report = keep_fitting(net, load_state_dict(path, use_ema=True))
     missing, unexpected = net.load_state_dict(state, strict=False)
     report += [f"missing in the file, at its initial value: {key}" for key in missing]
@@ -50,11 +38,13 @@ def keep_fitting(net: torch.nn.Module, state: dict[str, Any]) -> tuple[dict[str,
 
 def fit_state(net: torch.nn.Module, state: dict[str, Any], grid: tuple[int, int] | None) -> tuple[dict[str, Any], list[str]]:
     """A state dict of the same model, made to fit another image size or class count; one line for each change."""
-    own = {key: value.shape for key, value in net.state_dict().items()}
-    if own == {key: value.shape for key, value in state.items()} or not hasattr(net, "encoding"):
+    if not hasattr(net, "encoding"):
         return keep_fitting(net, state)
-    state, account = convert(state, net, "vispe", source_grid=grid)
-    state, report = keep_fitting(net, state)
+    if grid is None and {k: v.shape for k, v in net.state_dict().items()} == {k: v.shape for k, v in state.items()}:
+        return state, []
+    new, account = convert(state, net, "vispe", source_grid=grid)
+    new |= {key: state[key] for key in account.unexpected}  # for Lightning to refuse
+    state, report = keep_fitting(net, new)
     return state, [f"resampled {key}: {how}" for key, how in account.resampled.items()] + report
 
 

@@ -42,7 +42,7 @@ def test_one_pair_at_a_time(heads, network):
     assert bias.shape == (2, count, 13, 13) and bias[:, :, 0].abs().max() == 0
     x = relative_keypoints(pos)
     if network == "mlp":
-        x = encoding.norm(encoding.hidden(x).relu())
+        x = encoding.norm(encoding.first(x).relu())
     table = encoding.fc(x).unflatten(-1, (count, 49))
     ids = bucket_ids(pos.coords, pos.coords, "product", 1.9)[0, 0]
     for i in range(12):

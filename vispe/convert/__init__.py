@@ -8,18 +8,18 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from timm.layers import to_2tuple
 from torch import Tensor, nn
 
-from . import comrope, cpvt, irpe, plain, rope_vit
-from .files import read, unwrap
+from . import beit, comrope, cpvt, dinov3, eva02, irpe, kprpe, liere, plain, rope_vit, seqpe, swin
+from .files import grid_of, noted_grid, read, stored_grid, unwrap
 from .permute import permute_rope
 from .report import Report
 from .tables import Grid
 
 # In the order they are tried: every layout is told from the ones below it by a key of its own.
 SOURCES: dict[str, ModuleType] = {
-    "comrope": comrope, "irpe": irpe, "cpvt": cpvt, "rope_vit": rope_vit, "plain": plain,
+    "comrope": comrope, "irpe": irpe, "cpvt": cpvt, "liere": liere, "kprpe": kprpe, "seqpe": seqpe, "swin": swin,
+    "beit": beit, "dinov3": dinov3, "eva02": eva02, "rope_vit": rope_vit, "plain": plain,
 }  # fmt: skip
 
 __all__ = ["Report", "SOURCES", "adapt", "convert", "load", "permute_rope", "recognise"]
@@ -50,9 +50,9 @@ def convert(
 
     Args: state_dict: tensors by name; wrappers ("model", "state_dict") and prefixes ("module.") are taken off. model:
         the model they are for; EncodedVisionTransformer, or timm's Twins for its pyramid. source: a name of `SOURCES`,
-        "vispe", or "auto" to tell it from the keys. source_grid: (rows, columns) of the grid that a learned table was
-        made for. Without it, a table with as many rows as the model's is taken for the model's grid, and a square
-        number of rows for a square, which the report then says.
+        "vispe", or "auto" to tell it from the keys. source_grid: (rows, columns) of the grid that learned tables were
+        made for; our own training checkpoints say it themselves. Without it, a table with as many rows as the model's is
+        taken for the model's grid, and a square number of rows for a square, which the report then says.
 
     Returns:
         The new state dict (differentiable in the old), and a `Report` of every key.
@@ -60,6 +60,7 @@ def convert(
     Raises:
         ValueError: unknown source or layout, a table whose grid cannot be told.
     """
+    source_grid = stored_grid(state_dict) if source_grid is None else source_grid
     state, notes = unwrap(state_dict)
     name = recognise(state) if source == "auto" else source
     if name != "vispe" and name not in SOURCES:
@@ -94,6 +95,8 @@ def load(
         FileNotFoundError, ValueError: naming the file or key; the model is as it was before.
     """
     content = weights if isinstance(weights, Mapping) else read(weights)
+    if source_grid is None and not isinstance(weights, Mapping):
+        source_grid = noted_grid(weights)
     try:
         new, report = convert(content, model, source, source_grid=source_grid)
         _check_shapes(new, model, report, strict)
@@ -129,11 +132,13 @@ def _saved_grid(state: dict[str, Tensor], model: nn.Module) -> Grid | None:
     The `input_size` of timm's default configuration would not do: it is the name's, not that of the weights at hand.
     """
     size = getattr(model, "pretrained_model_args", {}).get("img_size")
-    table = state.get("encoding.learned.pos_embed", state.get("pos_embed"))
     kernel = state.get("patch_embed.proj.weight")
-    if size is None or table is None or kernel is None or "learned" not in getattr(model, "encoding", {}):
+    if size is None or kernel is None or not hasattr(model, "encoding"):
         return None
-    height, width = (s // p for s, p in zip(to_2tuple(size), kernel.shape[-2:]))
+    height, width = grid_of(size, kernel, padded=model.patch_embed.dynamic_img_pad)
+    table = state.get("encoding.learned.pos_embed", state.get("pos_embed"))
+    if table is None or "learned" not in model.encoding:
+        return height, width
     prefix = table.shape[1] - height * width
     return (height, width) if 0 <= prefix <= model.encoding["learned"].prefix_rows else None
 

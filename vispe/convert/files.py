@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from timm.layers import to_2tuple
 from torch import Tensor
 
 _WRAPPERS = ("state_dict", "model", "module")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
+GRID_NOTE = "vispe.grid"
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
 
 
@@ -61,6 +63,37 @@ def unwrap(content: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[str]]:
     while prefix := next((p for p in _PREFIXES if all(k.startswith(p) for k in state)), None):
         state = {k[len(prefix) :]: v for k, v in state.items()}
     return state, notes
+
+
+def grid_of(size: int | tuple[int, int], kernel: Tensor, *, padded: bool = False) -> tuple[int, int]:
+    """(rows, columns) of patches in an image of `size` pixels, from the embedding's kernel (C, channels, height, width)."""
+    rows, columns = (-(-s // p) if padded else s // p for s, p in zip(to_2tuple(size), kernel.shape[-2:]))
+    return int(rows), int(columns)
+
+
+def stored_grid(content: Mapping[str, Any]) -> tuple[int, int] | None:
+    """(rows, columns) of patches that one of our training checkpoints was trained on; None for anything else."""
+    settings, state = content.get("hyper_parameters"), content.get("state_dict")
+    if not isinstance(settings, Mapping) or not isinstance(state, Mapping):
+        return None
+    kernel, kwargs = state.get("net.patch_embed.proj.weight"), settings.get("model_kwargs") or {}
+    if kernel is None or ("img_size" not in kwargs and not any(key.startswith("net.encoding.") for key in state)):
+        return None
+    return grid_of(kwargs.get("img_size", 224), kernel, padded=kwargs.get("dynamic_img_pad", False))
+
+
+def noted_grid(path: str | Path) -> tuple[int, int] | None:
+    """The grid that `vispe convert` noted in a .safetensors file; None without a note."""
+    if Path(path).suffix != ".safetensors":
+        return None
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        note = (file.metadata() or {}).get(GRID_NOTE)
+    if note is None:
+        return None
+    rows, _, columns = note.partition("x")
+    return int(rows), int(columns)
 
 
 def _tensors(mapping: Mapping[str, Any]) -> dict[str, Tensor]:

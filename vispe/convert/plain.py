@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 from .report import Draft
-from .tables import Grid, fit_table
+from .tables import Grid, fit_own_tables, fit_table
 
 _TRAINING_ONLY = {
     "mask_token": "a token of masked pre-training, not part of the encoder",
@@ -33,6 +33,8 @@ def translate(state: dict[str, Tensor], model: nn.Module, source_grid: Grid | No
 def finish(draft: Draft, model: nn.Module, source_grid: Grid | None) -> None:
     """Place everything that has timm's names; what stays left over is unexpected."""
     ours = set(model.state_dict())
+    if source_grid is not None:
+        fit_own_tables(draft, model, source_grid)
     for key in list(draft.left):
         reason = next((why for start, why in _TRAINING_ONLY.items() if key.startswith(start)), None)
         if key == "pos_embed":

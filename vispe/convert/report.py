@@ -55,11 +55,24 @@ class Draft:
         self.left = dict(state)
         self.new: dict[str, Tensor] = {}
         self.report = Report(source)
+        self.full: dict[str, str] = {}  # shortened name -> the source's own, which the report gives
+
+    def rename(self, names: dict[str, str]) -> None:
+        """Go on under shorter names {old: new}; the report keeps the source's."""
+        if len(set(names.values()) | (set(self.left) - set(names))) < len(self.left):
+            raise ValueError("convert: two keys of the source are the same without their prefix; give one model's weights.")
+        self.left = {names.get(key, key): tensor for key, tensor in self.left.items()}
+        self.full |= {new: old for old, new in names.items() if new != old}
 
     def put(self, key: str, tensor: Tensor, *origin: str) -> None:
-        """Set one of our keys; `origin` are the source keys it was made from."""
+        """Set one of our keys; `origin` are the source keys it was made from. What comes second for a key is refused."""
+        if key in self.new:
+            for name in origin:
+                if name in self.left:
+                    self.refuse(name, f"{key} was made from {', '.join(self.report.used[key]) or 'nothing'} already")
+            return
         self.new[key] = tensor
-        self.report.used[key] = origin
+        self.report.used[key] = tuple(self.full.get(name, name) for name in origin)
         for name in origin:
             self.left.pop(name, None)
 
@@ -69,11 +82,11 @@ class Draft:
 
     def drop(self, key: str, why: str) -> None:
         self.left.pop(key)
-        self.report.dropped[key] = why
+        self.report.dropped[self.full.get(key, key)] = why
 
     def refuse(self, key: str, why: str) -> None:
         self.left.pop(key)
-        self.report.unexpected[key] = why
+        self.report.unexpected[self.full.get(key, key)] = why
 
 
 def _some(items: list[str], most: int = 8) -> list[str]:

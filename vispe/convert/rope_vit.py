@@ -39,12 +39,7 @@ def translate(state: dict[str, Tensor], model: nn.Module, source_grid: Grid | No
         if key in ("freqs_t_x", "freqs_t_y"):
             draft.drop(key, "coordinates of the train grid, recomputed for every image")
         elif key in ("freqs", "rope.freqs"):
-            if "encoding.rope_mixed.0.freqs" not in ours:
-                draft.refuse(key, "the model has no rope_mixed; create it with encoding='rope_mixed'")
-                continue
-            freqs = draft.left[key]
-            for i, layer in enumerate(layer_frequencies(freqs, model.encoding.first("rope_mixed").num_heads)):
-                draft.put(f"encoding.rope_mixed.{i}.freqs", layer, key)
+            _frequencies(draft, model, key, ours)
         elif key.startswith("blocks.") and key.endswith((".gamma_1", ".gamma_2")):
             stem, number = key.rsplit(".gamma_", 1)
             new = f"{stem}.ls{number}.gamma"
@@ -54,3 +49,15 @@ def translate(state: dict[str, Tensor], model: nn.Module, source_grid: Grid | No
                 draft.refuse(key, "the model has no LayerScale; create it with init_values=1e-4")
     plain.finish(draft, model, source_grid)
     return draft
+
+
+def _frequencies(draft: Draft, model: nn.Module, key: str, ours: set[str]) -> None:
+    name = next((n for n in ("rope_mixed", "rope_timm") if f"encoding.{n}.0.freqs" in ours), None)
+    if name is None:
+        draft.refuse(key, "the model has no rope_mixed; create it with encoding='rope_mixed'")
+        return
+    member, freqs = model.encoding.first(name), draft.left[key]
+    if name == "rope_timm" and member.settings.indexing == "ij":  # rows come first in such files
+        freqs = freqs.flip(0)
+    for i, layer in enumerate(layer_frequencies(freqs, member.num_heads)):
+        draft.put(f"encoding.{name}.{i}.freqs", layer, key)

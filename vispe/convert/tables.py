@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encodings.functional import resample_table
+from ..encodings.stack import fit_tables
 from .report import Draft
 
 Grid = tuple[int, int]
@@ -33,6 +34,23 @@ def fit_table(draft: Draft, model: nn.Module, key: str, source_grid: Grid | None
     if grid != learned.grid:
         kernel = f"{learned.interpolation}, {'with' if learned.antialias else 'without'} antialiasing"
         draft.report.resampled[TABLE] = f"{grid[0]}x{grid[1]} to {learned.grid[0]}x{learned.grid[1]} ({kernel})"
+
+
+def fit_own_tables(draft: Draft, model: nn.Module, source_grid: Grid) -> None:
+    """Put the tables of other encodings (biases over offsets and the like) under our own names, made for `source_grid`."""
+    for name, encoding in model.encoding.encodings() if hasattr(model, "encoding") else ():
+        keys = {key: f"encoding.{name}.{key}" for key in encoding.state_dict()}
+        if name == "learned" or not hasattr(encoding, "set_grid") or any(k not in draft.left for k in keys.values()):
+            continue
+        if len(encoding.grid) != len(source_grid):
+            continue
+        given = {key: draft.left[full] for key, full in keys.items()}
+        fitted = fit_tables(encoding, given, source_grid, name=name)
+        for key, full in keys.items():
+            draft.put(full, fitted[key], full)
+            if fitted is not given:
+                sizes = ("x".join(map(str, grid)) for grid in (source_grid, encoding.grid))
+                draft.report.resampled[full] = " to ".join(sizes)
 
 
 def _source_grid(draft: Draft, model: nn.Module, table: Tensor, given: Grid | None) -> tuple[Grid, int]:

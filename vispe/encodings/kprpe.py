@@ -57,7 +57,7 @@ class KPRPE(Encoding):
 
     Attributes:
         fc: (2K or 256 → heads · buckets), head-major rows.
-        hidden, norm: first layer and norm of the mlp.
+        first, norm: first layer and norm of the mlp.
     """
 
     card = Card(
@@ -100,7 +100,7 @@ class KPRPE(Encoding):
         self.num_keypoints, self.per_layer, self.method, self.ratio = num_keypoints, per_layer, method, ratio
         self.buckets = table_size(method, ratio)
         width = 2 * num_keypoints if network == "linear" else 256
-        self.hidden = nn.Linear(2 * num_keypoints, 256) if network == "mlp" else None
+        self.first = nn.Linear(2 * num_keypoints, 256) if network == "mlp" else None
         self.norm = nn.LayerNorm(256) if network == "mlp" else None
         self.fc = nn.Linear(width, self.buckets * (num_heads if heads == "split" else 1))
         self.reset_parameters()
@@ -108,7 +108,7 @@ class KPRPE(Encoding):
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.fc.weight)
         nn.init.zeros_(self.fc.bias)
-        for layer in (self.hidden, self.norm):
+        for layer in (self.first, self.norm):
             if layer is not None:
                 layer.reset_parameters()
 
@@ -150,7 +150,7 @@ class KPRPE(Encoding):
 
 def _features(layers: Sequence[KPRPE], delta: Tensor) -> list[Tensor]:
     """T of every layer, (B, H or 1, N, buckets): one product when the networks are linear."""
-    if layers[0].hidden is None:
+    if layers[0].first is None:
         weight, bias = (torch.cat([getattr(layer.fc, n) for layer in layers]).to(delta.dtype) for n in ("weight", "bias"))
         parts = F.linear(delta, weight, bias).chunk(len(layers), dim=-1)
     else:
@@ -159,6 +159,6 @@ def _features(layers: Sequence[KPRPE], delta: Tensor) -> list[Tensor]:
 
 
 def _mlp(layer: KPRPE, x: Tensor) -> Tensor:
-    x = F.linear(x, layer.hidden.weight.to(x.dtype), layer.hidden.bias.to(x.dtype)).relu()
+    x = F.linear(x, layer.first.weight.to(x.dtype), layer.first.bias.to(x.dtype)).relu()
     x = F.layer_norm(x, x.shape[-1:], layer.norm.weight.to(x.dtype), layer.norm.bias.to(x.dtype), layer.norm.eps)
     return F.linear(x, layer.fc.weight.to(x.dtype), layer.fc.bias.to(x.dtype))

@@ -146,21 +146,20 @@ class EncodingStack(nn.ModuleDict):
     def fit(self, state: dict[str, Tensor], source: tuple[int, ...], prefix: str = "") -> dict[str, Tensor]:
         """A state dict whose tables were made for the grid `source`, with every table at this stack's own grid.
 
+        Grids are compared, not shapes: a table of 3 x 8 cells has as many rows as one of 8 x 3.
+
         Args:
             prefix: what stands ahead of this stack's names, "encoding." in a model.
+
+        Raises:
+            ValueError: a table that belongs to neither grid.
         """
         state = dict(state)
         for name, encoding in self.encodings():
             keys = {key: f"{prefix}{name}.{key}" for key in encoding.state_dict()}
-            if not hasattr(encoding, "set_grid") or any(key not in state for key in keys.values()):
-                continue
-            if all(state[keys[key]].shape == value.shape for key, value in encoding.state_dict().items()):
-                continue
-            twin = copy.deepcopy(encoding)
-            twin.set_grid(source)
-            twin.load_state_dict({key: state[full] for key, full in keys.items()}, assign=True)
-            twin.set_grid(encoding.grid)
-            state |= {keys[key]: value for key, value in twin.state_dict().items()}
+            if hasattr(encoding, "set_grid") and all(key in state for key in keys.values()):
+                fitted = fit_tables(encoding, {key: state[full] for key, full in keys.items()}, source, name=name)
+                state |= {keys[key]: value for key, value in fitted.items()}
         return state
 
     def set_coords(self, resize: Resize | None) -> None:
@@ -180,6 +179,37 @@ class EncodingStack(nn.ModuleDict):
 
     def extra_repr(self) -> str:
         return f"{self.spec!r}, depth={self.depth}"
+
+
+def fit_tables(
+    encoding: Encoding, tensors: dict[str, Tensor], source: tuple[int, ...], *, name: str = "table"
+) -> dict[str, Tensor]:
+    """The state of an encoding with tables (`set_grid`), made for the grid `source`, at the encoding's own grid.
+
+    Tensors that do not fit `source` but do fit the encoding as it is (it was given a grid of its own, say a window) stay.
+
+    Raises:
+        ValueError: tensors that fit neither.
+    """
+    source = tuple(int(n) for n in source)
+    if source == tuple(encoding.grid):
+        return tensors
+    twin = copy.deepcopy(encoding)
+    twin.set_grid(source)
+    if _shapes(tensors) != _shapes(twin.state_dict()):
+        if _shapes(tensors) == _shapes(encoding.state_dict()):
+            return tensors
+        raise ValueError(
+            f"{name}: tables {_shapes(tensors)} fit neither the grid {source} they are said to be for nor the model's "
+            f"{tuple(encoding.grid)}; give the grid they were trained on, or the model the options they were trained with."
+        )
+    twin.load_state_dict(tensors, assign=True)
+    twin.set_grid(encoding.grid)
+    return twin.state_dict()
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(value.shape) for key, value in tensors.items()}
 
 
 def _options_by_name(names: list[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from timm.data import IMAGENET_INCEPTION_MEAN, IMAGENET_INCEPTION_STD
-from timm.layers import to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 
 from ..encodings import ENCODINGS
@@ -86,11 +85,7 @@ def _filter(state_dict: dict[str, Any], model: EncodedVisionTransformer) -> dict
     """Weights saved at another image size: tables of every encoding come to the grid of this model."""
     from ..convert import adapt
 
-    state = adapt(state_dict, model)
-    size, kernel = getattr(model, "pretrained_model_args", {}).get("img_size"), state.get("patch_embed.proj.weight")
-    if size is None or kernel is None:
-        return state
-    return model.encoding.fit(state, tuple(n // p for n, p in zip(to_2tuple(size), kernel.shape[-2:])), "encoding.")
+    return adapt(state_dict, model)
 
 
 for _size in SIZES:

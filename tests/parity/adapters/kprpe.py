@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vispe import create_encoding, patch_grid
+from vispe import create_encoding, load, patch_grid
+from vispe.convert.kprpe import encoding_layers
 from vispe.encodings import Encoding
 from vispe.encodings.kprpe import relative_keypoints
 from vispe.positions import with_keypoints
@@ -31,24 +32,13 @@ def options(c: dict) -> dict:
     }
 
 
-def official(params: dict[str, Tensor], depth: int) -> list[dict[str, Tensor]]:
-    """Our parameters of every layer as views of the official linear's, whose rows run over layers, then heads, then buckets."""
-    last = "keypoint_linear." + ("3." if "keypoint_linear.3.weight" in params else "")
-    layers = [{f"fc.{n}": part for n, part in zip(("weight", "bias"), pair)} for pair in
-              zip(*(params[last + n].chunk(depth) for n in ("weight", "bias")))]  # fmt: skip
-    names = {"hidden": "keypoint_linear.0.", "norm": "keypoint_linear.2."}
-    pairs = [(f"{ours}.{n}", theirs + n) for ours, theirs in names.items() for n in ("weight", "bias")]
-    trunk = {ours: params[theirs] for ours, theirs in pairs if theirs in params}
-    return [layer | trunk for layer in layers]
-
-
 def biases(case: Case) -> Results:
     c = case.config
     p = leaves(case.params)
     depth = c["depth"] if "unshared" in c["ctx_type"] else 1
     layers: list[Encoding] = [
         bind(create_encoding("kprpe", dim=c["heads"], num_heads=c["heads"], **options(c)), **tensors)
-        for tensors in official(p, depth)
+        for tensors in encoding_layers({n.removeprefix("keypoint_linear."): t for n, t in p.items()}, depth)
     ]
     pos = with_keypoints(patch_grid(c["grid_height"], c["grid_width"]), case.inputs["keypoints"], outside="allow")
     contexts = type(layers[0]).prepare_layers(layers, pos)
@@ -66,12 +56,8 @@ def model(case: Case) -> Results:
         patch=c["patch_size"], image=c["img_size"], classes=0, mlp_ratio=c["mlp_ratio"], eps=c["layer_norm_eps"],
         class_token=c["class_token"], global_pool="", qkv_bias=c["qkv_bias"], act_layer=getattr(nn, c["act"]),
     )  # fmt: skip
-    state = {k: v for k, v in p.items() if k.startswith(("patch_embed.", "blocks.", "norm."))}
-    state["encoding.learned.pos_embed"] = p["pos_embed"]
-    for i, tensors in enumerate(official(p, c["depth"] if "unshared" in c["ctx_type"] else 1)):
-        layer = f"{i}." if "unshared" in c["ctx_type"] else ""
-        state |= {f"encoding.kprpe.{layer}{n}": t for n, t in tensors.items()}
-    vit.load_state_dict(state, strict=True)
+    report = load(vit, p, "kprpe")
+    assert set(report.dropped) == {n for n in p if n.startswith("feature.")}
 
     def embed(keypoints: Tensor) -> Tensor:
         patches = vit.patch_embed(case.inputs["x"])

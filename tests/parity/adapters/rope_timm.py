@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -10,7 +9,6 @@ from unittest import mock
 import torch
 from timm.layers import GluMlp, SwiGLU
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from vispe import create_encoding, patch_grid
 from vispe.convert.rope_vit import layer_frequencies
@@ -18,7 +16,7 @@ from vispe.encodings import Encoding
 from vispe.encodings.rope_dinov3 import augment
 
 from ..cases import Case
-from .common import Results, bind, gradients, leaves, vision_transformer
+from .common import Results, bind, gradients, leaves, run_model, vision_transformer
 
 
 def run(case: Case) -> Results:
@@ -130,14 +128,12 @@ def model(case: Case) -> Results:
         dim=kwargs["embed_dim"], heads=kwargs["num_heads"], depth=kwargs["depth"], patch=kwargs["patch_size"],
         image=kwargs["img_size"], classes=kwargs["num_classes"], mlp_ratio=kwargs["mlp_ratio"], eps=eps, **vit_options(kwargs),
     )  # fmt: skip
-    state = eva_state(params, vit, given["grid_indexing"])
-    assert set(state) == set(vit.state_dict())
-    results = {
-        f"out.{n.replace('image', 'logits')}": functional_call(vit, state, (x,))
-        for n, x in case.inputs.items()
-        if n.startswith("image")
-    }
-    return results | gradients((results["out.logits"] * case.inputs["cotangent"]).sum(), params)
+
+    def call(forward) -> Results:
+        images = {n: x for n, x in case.inputs.items() if n.startswith("image")}
+        return {f"out.{n.replace('image', 'logits')}": forward(x) for n, x in images.items()}
+
+    return run_model(case, vit, "auto", call, params)
 
 
 def vit_options(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -153,28 +149,3 @@ def vit_options(kwargs: dict[str, Any]) -> dict[str, Any]:
             mlp_layer=partial(GluMlp, gate_last=False), act_layer=nn.SiLU
         )
     return ours
-
-
-def eva_state(params: dict[str, Tensor], vit: nn.Module, indexing: str) -> dict[str, Tensor]:
-    """Released keys to ours: fused projections with a bias, LayerScale's names, tables and frequencies of the encodings."""
-    state = {}
-    for key, value in params.items():
-        stem = key.rpartition(".attn.")[0]
-        if key == "pos_embed":
-            state["encoding.learned.pos_embed"] = value
-        elif key == "rope.freqs":
-            for i, freqs in enumerate(freqs_of_layers(value, value.shape[2], indexing)):
-                state[f"encoding.rope_timm.{i}.freqs"] = freqs
-        elif match := re.fullmatch(r"(blocks\.\d+)\.gamma_([12])", key):
-            state[f"{match[1]}.ls{match[2]}.gamma"] = value
-        elif key.endswith("attn.q_bias"):
-            rest = params[f"{stem}.attn.v_bias"]
-            state[f"{stem}.attn.qkv.bias"] = torch.cat((value, torch.zeros_like(value), rest))
-        elif key.endswith("attn.q_proj.bias"):
-            rest = params[f"{stem}.attn.v_proj.bias"]
-            state[f"{stem}.attn.qkv.bias"] = torch.cat((value, torch.zeros_like(value), rest))
-        elif key.endswith("attn.q_proj.weight"):
-            state[f"{stem}.attn.qkv.weight"] = torch.cat([params[f"{stem}.attn.{n}_proj.weight"] for n in "qkv"])
-        elif not re.search(r"attn\.(v_bias|[kv]_proj\.(weight|bias))$", key):
-            state[key] = value
-    return state

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 from torch.func import functional_call
 
+from vispe.convert.seqpe import network as official_network
 from vispe.encodings.seqpe import SeqPE, SeqPEContext
 from vispe.encodings.seqpe_loss import contrastive_loss, transfer_loss
 from vispe.encodings.seqpe_net import DigitEncoder, digits, real_digits
@@ -15,7 +15,7 @@ from vispe.models import EncodedVisionTransformer
 from vispe.positions import Positions, full_grid
 
 from ..cases import Case
-from .common import Results, gradients, leaves, vision_transformer
+from .common import Results, gradients, leaves, run_model, vision_transformer
 
 
 def run(case: Case) -> Results:
@@ -44,34 +44,9 @@ def network(c: dict, axes: int) -> DigitEncoder:
     ).eval()  # fmt: skip
 
 
-def ours(params: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """The official network's parameters under our names; its Conv1D weights are (in, out)."""
-    tables = {"token_of_seqpe_embed.weight": "digit", "pos_of_seqpe_embed.weight": "place"}
-    inner = {"attn.c_attn": "qkv", "attn.c_proj": "proj", "layernorm_1": "norm1", "layernorm_2": "norm2", "mlp.c_fc": "fc1",
-             "mlp.c_proj": "fc2"}  # fmt: skip
-    state = {}
-    for key, tensor in params.items():
-        if not key.startswith(prefix):
-            continue
-        key = key.removeprefix(prefix)
-        if key in tables:
-            state[tables[key]] = tensor
-        elif key == "dim_token_embed":
-            state["axis"] = tensor[:, 0]
-        elif key == "cls_token_embed":
-            state["close"] = tensor[0]
-        elif key.startswith("transformers."):
-            _, i, rest = key.split(".", 2)
-            module, _, leaf = rest.rpartition(".")
-            state[f"blocks.{i}.{inner[module]}.{leaf}"] = tensor.T if ".c_" in f".{module}" and leaf == "weight" else tensor
-        else:
-            state[key.replace("layernorm.", "norm.").replace("out_proj.", "proj.")] = tensor
-    return state
-
-
 def encoder(case: Case) -> Results:
     c, p = case.config, leaves(case.params)
-    pe = functional_call(network(c, c["data_dim"]), ours(p), (case.inputs["positions"],))
+    pe = functional_call(network(c, c["data_dim"]), official_network(p), (case.inputs["positions"],))
     return {"out.pe": pe, **gradients((pe * case.inputs["cotangent"]).sum(), p, params=True)}
 
 
@@ -141,21 +116,12 @@ def model(case: Case) -> Results:
     vit.corner = tuple(c.get("first_position", (0, 0)))
     first = vit.encoding.first("seqpe")
     first.net = network(net, 2)
-    layered = isinstance(vit.encoding["seqpe"], nn.ModuleList)
-    at = "encoding.seqpe.0." if layered else "encoding.seqpe."
-    state = {f"{at}net.{n}": t for n, t in ours(p, "pe_model.").items()}
-    for key, tensor in p.items():
-        key = key.removeprefix("model.")
-        if key == "cls_token_pos_embed":
-            state[f"{at}prefix_embed"] = tensor
-        elif ".attn.pe_qk." in key:
-            state[f"encoding.seqpe.{key.split('.')[1]}.pe_qk.{key.rpartition('.')[2]}"] = tensor
-        elif "pe_qk." in key:
-            state[f"{at}pe_qk.{key.rpartition('.')[2]}"] = tensor
-        elif not key.startswith("pe_model."):
-            state[key] = tensor
-    assert set(state) == set(vit.state_dict()), set(state) ^ set(vit.state_dict())
-    logits = functional_call(vit, state, (case.inputs["x"],))
-    pe = functional_call(first.net, ours(p, "pe_model."), (case.inputs["positions"],))
-    loss = (logits * case.inputs["cotangent"]).sum()
-    return {"out.logits": logits, "out.pe": pe, **gradients(loss, p, params=True)}
+
+    def call(forward) -> Results:
+        return {"out.logits": forward(case.inputs["x"])}
+
+    pe = functional_call(
+        first.net, official_network({n.removeprefix("pe_model."): t for n, t in p.items() if n.startswith("pe_model.")}),
+        (case.inputs["positions"],),
+    )  # fmt: skip
+    return {"out.pe": pe, **run_model(case, vit, "seqpe", call, p)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vispe import create_encoding, patch_grid
+from vispe.convert.swin import encoding_tensors
 from vispe.encodings.offsets import offset_index
 
 from ..cases import Case
@@ -15,7 +16,7 @@ def run(case: Case) -> Results:
     grid = tuple(c["window"])
     p, x = leaves(case.params), leaves({"x": case.inputs["x"]})["x"]
     encoding = create_encoding("swin_bias", dim=c["dim"], num_heads=c["num_heads"], grid=grid)
-    bind(encoding, table=p["relative_position_bias_table"])
+    bind(encoding, **encoding_tensors(p))
     pos = patch_grid(*grid)
     index = offset_index(pos.coords, pos.coords, grid)[0]
     return {"out.relative_position_index": index} | window_attention(case, p, x, encoding, encoding.prepare(pos))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vispe import create_encoding, patch_grid
+from vispe.convert.swin import encoding_tensors
 from vispe.encodings.offsets import unique_offsets
 from vispe.encodings.swinv2_cpb import log_coords
 
@@ -19,8 +20,7 @@ def run(case: Case) -> Results:
         "swinv2_cpb", dim=c["dim"], num_heads=c["num_heads"], grid=window, pretrained_window=tuple(c["pretrained_window"]),
         hidden=c["mlp_hidden"], attention="cosine",
     )  # fmt: skip
-    names = {"fc1.weight": "cpb_mlp.0.weight", "fc1.bias": "cpb_mlp.0.bias", "fc2.weight": "cpb_mlp.2.weight"}
-    bind(encoding, logit_scale=p["logit_scale"], **{ours: p[theirs] for ours, theirs in names.items()})
+    bind(encoding, **encoding_tensors(p))
     ctx = encoding.prepare(patch_grid(*window))
     table = log_coords(unique_offsets(window), encoding.window or window)
     return {
