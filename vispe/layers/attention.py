@@ -61,10 +61,10 @@ def attend(
 
 
 def _share_a_buffer(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether autograd would keep one result of which all three are views (compilers choose what to keep by themselves)."""
-    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and v.requires_grad and v._is_view()):
+    """Whether autograd would keep one result of which all three are views; compilers cannot ask, and take it so."""
+    if torch.compiler.is_exporting() or not (torch.is_grad_enabled() and v.requires_grad):
         return False
-    return q._base is v._base and k._base is v._base
+    return torch.compiler.is_compiling() or (v._is_view() and q._base is v._base and k._base is v._base)
 
 
 def _join(bias: Tensor | None, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
