@@ -22,7 +22,7 @@ from pathlib import Path
 
 CONFIGS = Path("configs/glyphs")
 SIZES = [(32, 32), (48, 48), (64, 64), (96, 96), (32, 48)]
-IMAGES = 2000  # test images for each size
+IMAGES = 1000  # test images for each size
 ROTARY = ["extend", "rescale"]  # its own convention, and the other one with the same weights
 CELLS: dict[str, tuple[str, list[str]]] = {  # name: (file in configs/glyphs, coordinate conventions)
     "none": ("none", ["-"]),
