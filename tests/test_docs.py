@@ -39,6 +39,14 @@ def test_names_in_the_readme_exist():
         assert encoding_class(name)
 
 
+def test_the_readme_names_every_encoding_and_counts_right():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not [name for name in ENCODINGS if f"`{name}`" not in text]
+    encodings, cases = map(int, re.search(r"(\d+) encodings .*? (\d+) official cases", text).groups())
+    assert encodings == len(ENCODINGS)
+    assert cases == len(list((ROOT / "tests/parity/cases").glob("*/*.safetensors")))
+
+
 def test_parity_cases_on_cards_are_those_in_the_tree():
     """Folders serve one encoding, or several that share it; the card counts its own cases."""
     folders = {p.name: len(list(p.glob("*.safetensors"))) for p in (ROOT / "tests/parity/cases").iterdir() if p.is_dir()}
