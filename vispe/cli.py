@@ -1,4 +1,4 @@
-"""The command `vispe`: list encodings, show one with plots, measure what they cost."""
+"""The command `vispe`: list encodings, show one with plots, measure what they cost, convert official weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import bench as benching
-from . import showing
+from . import converting, showing
 from .encodings import table as tables
 
 
@@ -71,6 +71,8 @@ def build_parser() -> argparse.ArgumentParser:
     one.add_argument("--clock", default="wall", help="wall, or cpu: processor time, steadier on a busy machine (wall)")
     one.add_argument("--json", type=Path, help="also write everything to this file")
     one.set_defaults(run=bench_command)
+
+    converting.add_parser(commands)
     return parser
 
 

@@ -23,8 +23,8 @@ _GAMMA = re.compile(r"(blocks\.\d+)\.gamma_([12])")
 _SIDES = re.compile(r"(blocks\.\d+\.attn)\.(?:q_bias|q_proj\.(?:weight|bias))")
 _ROPE = re.compile(r"(?:^|\.)rope\w*\.")
 _ORIGINAL = (
-    ("mlp.ffn_ln.", "mlp.norm."), ("attn.inner_attn_ln.", "attn.norm."), ("mlp.w1.", "mlp.fc1_g."), ("mlp.w2.", "mlp.fc1_x."),
-    ("mlp.w3.", "mlp.fc2."),
+    ("mlp.w12.", "mlp.fc1."), ("mlp.ffn_ln.", "mlp.norm."), ("attn.inner_attn_ln.", "attn.norm."), ("mlp.w1.", "mlp.fc1_g."),
+    ("mlp.w2.", "mlp.fc1_x."), ("mlp.w3.", "mlp.fc2."),
 )  # fmt: skip
 
 

@@ -40,11 +40,18 @@ class Report:
         return "; ".join(lines + [f"{key}: {why}" for key, why in _some_items(self.unexpected)])
 
     def __str__(self) -> str:
+        return self._text(8)
+
+    def full(self) -> str:
+        """Everything but the entries that were used, one line each."""
+        return self._text(len(self.dropped) + len(self.unexpected) + len(self.missing))
+
+    def _text(self, most: int) -> str:
         head = f"{self.source}: {len(self.used)} entries set"
         parts = [f"resampled {k}: {v}" for k, v in self.resampled.items()]
-        parts += [f"dropped {k}: {v}" for k, v in _some_items(self.dropped)]
-        parts += [f"unexpected {k}: {v}" for k, v in _some_items(self.unexpected)]
-        parts += [f"missing {', '.join(_some(self.missing))}"] if self.missing else []
+        parts += [f"dropped {k}: {v}" for k, v in _some_items(self.dropped, most)]
+        parts += [f"unexpected {k}: {v}" for k, v in _some_items(self.unexpected, most)]
+        parts += [f"missing {', '.join(_some(self.missing, most))}"] if self.missing else []
         return "\n  ".join([head, *parts, *self.notes])
 
 
