@@ -193,3 +193,18 @@ def test_misspelt_option_is_refused(folder: Path, tmp_path: Path, capsys: pytest
 def test_stored_model_needs_a_path() -> None:
     assert stored_model(["fit", "--ckpt_path", "last"]) is None
     assert stored_model(["fit"]) is None
+
+
+@pytest.mark.parametrize("model", ["vit_ti_learned", "vit_ti_beit_bias"])
+def test_resume_from_a_rectangle(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, model: str) -> None:
+    """A checkpoint of 3 x 8 patches goes on at 8 x 3, which has as many, and at 4 x 4."""
+    quiet = ["--trainer.limit_val_batches=0", "--trainer.max_epochs=9"]
+    first = command("fit", tmp_path / "a", *folder_args(folder), *quiet, "--trainer.max_steps=1", model=model)
+    run([*first, "--model.model_kwargs.img_size=[12,32]"])
+    for name, size, grid in (("b", "[32,12]", "8x3"), ("c", "[16,16]", "4x4")):
+        args = command("fit", tmp_path / name, *folder_args(folder), *quiet, "--trainer.max_steps=2", model=model)
+        with caplog.at_level("INFO"):
+            cli = run([*args, "--ckpt_path", last(tmp_path / "a"), f"--model.model_kwargs.img_size={size}"])
+        assert cli.trainer.global_step == 2
+        assert f": 3x8 to {grid}" in caplog.text
+        caplog.clear()
