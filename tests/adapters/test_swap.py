@@ -18,6 +18,7 @@ SMALL = dict(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, num_
 # One of every family that swap's docstring names, and what each keeps beside the new encoding.
 MODELS = {
     "vit_tiny_patch16_224": "learned",
+    "deit_tiny_distilled_patch16_224": "learned",
     "deit3_small_patch16_224": "learned",
     "vit_small_patch14_reg4_dinov2": "learned",
     "vit_giant_patch14_dinov2": "learned",
@@ -126,7 +127,10 @@ def test_removed_means_the_model_without_its_encoding():
     same(plain(mixed), plain(images()), 1e-5)  # without positions, the order of the patches does not matter
 
 
-@pytest.mark.parametrize("name", ["vit_giant_patch14_dinov2", "eva02_base_patch14_224", "beit_base_patch16_224"])
+@pytest.mark.parametrize(
+    "name",
+    ["vit_giant_patch14_dinov2", "eva02_base_patch14_224", "beit_base_patch16_224", "deit_tiny_distilled_patch16_224"],
+)
 def test_saves_and_loads_through_timm(name, tmp_path):
     swapped = vispe.swap(source(name), "comrope", encoding_kwargs={"block_size": 4, "jitter": 1.0})
     save_for_hf(swapped, tmp_path, safe_serialization=True)
@@ -141,10 +145,38 @@ def test_saves_and_loads_through_timm(name, tmp_path):
     assert larger(images(40, 48)).shape == (2, 3)
 
 
-def test_other_sizes_resample_the_old_table_as_timm_does():
-    model = source("vit_tiny_patch16_224", dynamic_img_size=True)
-    swapped = vispe.swap(model, "rope_mixed")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_tiny_patch16_224", "eva02_base_patch14_224", "vit_small_patch16_dinov3", "vit_base_patch16_rope_mixed_224",
+        "vit_small_patch16_rope_ape_224", "vit_medium_patch16_rope_reg1_gap_256",
+    ],
+)  # fmt: skip
+def test_other_sizes_keep_the_old_encoding_as_timm_does(name):
+    model = source(name, dynamic_img_size=True)
+    swapped = vispe.swap(model, "comrope")
     same(swapped(images(48, 40)), model(images(48, 40)))
+
+
+def test_distilled_models_keep_both_heads():
+    model = source("deit_tiny_distilled_patch16_224")
+    swapped = vispe.swap(model, "comrope")
+    for m in (model.train(), swapped.train()):
+        m.set_distilled_training(True)
+    for ours, theirs in zip(swapped(images()), model(images()), strict=True):
+        same(ours, theirs)
+    swapped.reset_classifier(3)
+    assert [y.shape for y in swapped(images())] == [(2, 3), (2, 3)]
+    with pytest.raises(ValueError, match="distilled=True needs"):
+        timm.create_model("vispe_vit", **SMALL, distilled=True)
+
+
+def test_towers_without_a_classifier():
+    model = source("vit_tiny_patch16_224")
+    model.reset_classifier(0, "avg")
+    swapped = vispe.swap(model, "comrope")
+    assert swapped(images()).shape == (2, 32)
+    same(swapped(images()), model(images()))
 
 
 def test_dtype_training_and_frozen_parameters_come_along():
@@ -181,7 +213,7 @@ def test_both_kinds_of_beit_tables_add_up():
 @pytest.mark.parametrize(
     "make,words",
     [
-        (lambda: source("deit_tiny_distilled_patch16_224"), "VisionTransformerDistilled"),
+        (lambda: timm.create_model("convit_tiny"), "ConVit"),
         (lambda: source("vit_base_patch16_xp_224"), "ParallelScalingBlock"),
         (lambda: source("eva02_enormous_patch14_clip_224"), "EvaBlockPostNorm"),
         (lambda: timm.create_model("resnet18"), "ResNet"),

@@ -16,6 +16,7 @@ from timm.layers.pos_embed_sincos import (
 )
 from timm.models.beit import Beit
 from timm.models.beit import Block as BeitBlock
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva, EvaBlock
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from ..convert.rope_vit import layer_frequencies
 from .vispe_vit import ACTS, NORMS
 
-_BLOCKS = {VisionTransformer: Block, Eva: EvaBlock, Beit: BeitBlock}
+_BLOCKS = {VisionTransformer: Block, VisionTransformerDistilled: Block, Eva: EvaBlock, Beit: BeitBlock}
 
 
 @dataclass
@@ -45,7 +46,7 @@ def check_class(model: nn.Module) -> None:
     if type(model) not in _BLOCKS:
         hint = (
             "pass the tower itself, e.g. model.visual.trunk of open_clip" if not isinstance(model, VisionTransformer)
-            else "a subclass may compute something else (a distillation head, for instance)"
+            else "a subclass may compute something else"
         )  # fmt: skip
         raise ValueError(f"swap: a timm model of class {', '.join(kinds)} is expected, got {type(model).__name__}; {hint}.")
     if type(model.patch_embed) is not TimmPatchEmbed:
@@ -80,7 +81,8 @@ def arguments(model: nn.Module) -> dict[str, Any]:
         proj_bias=attn.proj.bias is not None,
         init_values=scale,
         class_token=model.cls_token is not None,
-        reg_tokens=0 if getattr(model, "reg_token", None) is None else model.reg_token.shape[1],
+        reg_tokens=registers(model),
+        distilled=isinstance(model, VisionTransformerDistilled),
         pre_norm=present(getattr(model, "norm_pre", None)),
         final_norm=present(model.norm) or present(model.fc_norm),
         fc_norm=present(model.fc_norm),
@@ -102,6 +104,11 @@ def arguments(model: nn.Module) -> dict[str, Any]:
 
 def present(module: nn.Module | None) -> bool:
     return module is not None and not isinstance(module, nn.Identity)
+
+
+def registers(model: nn.Module) -> int:
+    """Register tokens; a distillation token is one."""
+    return sum(t.shape[1] for t in (getattr(model, name, None) for name in ("reg_token", "dist_token")) if t is not None)
 
 
 def has_bias(attn: nn.Module) -> bool:

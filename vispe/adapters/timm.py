@@ -13,7 +13,8 @@ from ..encodings import encoding_class
 from . import sources
 from .vispe_vit import AdoptedVisionTransformer
 
-_KEPT = ("mean", "std", "interpolation", "crop_pct", "crop_mode")  # of a model's configuration: how to prepare its images
+# Of a model's configuration: how to prepare its images, and which layers depend on the number of classes.
+_KEPT = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "classifier")
 
 
 def swap(

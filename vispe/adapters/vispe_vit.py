@@ -6,6 +6,7 @@ arguments that are classes in timm's VisionTransformer have names here.
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from timm.layers import (
     SwiGLU,
 )
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
-from torch import nn
+from torch import Tensor, nn
 
 from ..models.vit import EncodedVisionTransformer
 from ..models.vit_zoo import _filter as fit_weights
@@ -54,6 +55,7 @@ class AdoptedVisionTransformer(EncodedVisionTransformer):
         mlp: "mlp", "glu" (one fused layer, gate in its second half), "glu_gate_first", or "swiglu" (two layers).
         mlp_dim: outputs of the MLP's first layer, as a number rather than a ratio; a fused gate counts.
         pool_heads: heads of the attention pool of global_pool="map" (default: num_heads).
+        distilled: DeiT's second classifier, on the first register token (its distillation token); logits are the mean of both.
         timm_kwargs: as in `EncodedVisionTransformer`, without norm_layer, act_layer, mlp_layer and mlp_ratio.
     """
 
@@ -71,6 +73,7 @@ class AdoptedVisionTransformer(EncodedVisionTransformer):
         mlp: Literal["mlp", "glu", "glu_gate_first", "swiglu"] = "mlp",
         mlp_dim: int | None = None,
         pool_heads: int | None = None,
+        distilled: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         **timm_kwargs: Any,
@@ -104,6 +107,31 @@ class AdoptedVisionTransformer(EncodedVisionTransformer):
                 embed_dim, num_heads=pool_heads, mlp_ratio=ratio, norm_layer=make_norm, act_layer=ACTS[act], device=device,
                 dtype=dtype,
             )
+        if distilled and (self.reg_token is None or self.cls_token is None or self.global_pool != "token"):
+            raise ValueError("vispe_vit: distilled=True needs a class token, reg_tokens=1 and global_pool='token'.")
+        self.distilled, self.distilled_training = distilled, False
+        if distilled:
+            self.head_dist = copy.deepcopy(self.head)
+
+    def set_distilled_training(self, enable: bool = True) -> None:
+        """Whether training returns both classifiers' logits, as timm's distilled DeiT does on request."""
+        self.distilled_training = enable
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        super().reset_classifier(num_classes, global_pool)
+        if self.distilled:
+            self.head_dist = copy.deepcopy(self.head)
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Tokens (B, prefix + N, C) to logits (B, classes)."""
+        if not self.distilled:
+            return super().forward_head(x, pre_logits)
+        first, second = x[:, 0], x[:, 1]
+        if not pre_logits:
+            first, second = self.head(first), self.head_dist(second)
+            if self.distilled_training and self.training:
+                return first, second
+        return (first + second) / 2
 
 
 # timm reads this module's `default_cfgs` while it registers a name, so it stands above the entry.
