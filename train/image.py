@@ -91,6 +91,7 @@ class ImageClassification(LightningModule):
         self.criterion = self._criterion()
         self.accuracies: Accuracies | None = None
         self._ready = False
+        self._resampled: set[str] = set()
 
     def _mixing(self) -> Mixup | None:
         p = self.hparams
@@ -149,14 +150,16 @@ class ImageClassification(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        for line in weights.fit_checkpoint(self, checkpoint):
+        self._resampled, lines = weights.fit_checkpoint(self, checkpoint)
+        for line in lines:
             rank_zero_info(f"checkpoint: {line}")
 
     def on_train_start(self) -> None:
         if self.trainer.ckpt_path:
             optimizer = self.optimizers(use_pl_optimizer=False)
             optim.restore_options(optimizer, self.lr_schedulers(), self._options)
-            if dropped := optim.drop_mismatched_state(optimizer):
+            resampled = [p for name, p in self.net.named_parameters() if name in self._resampled]
+            if dropped := optim.drop_stale_state(optimizer, resampled):
                 rank_zero_info(f"checkpoint: the moments of {dropped} resampled parameters start anew")
 
     # training

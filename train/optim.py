@@ -1,6 +1,7 @@
 """Optimizer and schedule: timm's factory, a cosine with warm-up, and who wins on a resume."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -61,12 +62,15 @@ def restore_options(optimizer: Optimizer, scheduler: LambdaLR, options: list[dic
         group["lr"] = rate
 
 
-def drop_mismatched_state(optimizer: Optimizer) -> int:
-    """Forget the moments of parameters whose shape has changed since they were saved; returns how many."""
+def drop_stale_state(optimizer: Optimizer, resampled: Iterable[torch.nn.Parameter] = ()) -> int:
+    """Forget the moments of resampled parameters, whose shape may be the same, and of those whose shape has changed since
+    they were saved; returns how many."""
+    moved = {id(param) for param in resampled}
     stale = [
         param
         for param, state in optimizer.state.items()
-        if any(torch.is_tensor(v) and v.ndim > 0 and v.shape != param.shape for v in state.values())
+        if id(param) in moved
+        or any(torch.is_tensor(v) and v.ndim > 0 and v.shape != param.shape for v in state.values())
     ]
     for param in stale:
         del optimizer.state[param]

@@ -36,31 +36,43 @@ def keep_fitting(net: torch.nn.Module, state: dict[str, Any]) -> tuple[dict[str,
     return state, report
 
 
-def fit_state(net: torch.nn.Module, state: dict[str, Any], grid: tuple[int, int] | None) -> tuple[dict[str, Any], list[str]]:
-    """A state dict of the same model, made to fit another image size or class count; one line for each change."""
+def fit_state(
+    net: torch.nn.Module, state: dict[str, Any], grid: tuple[int, int] | None
+) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+    """A state dict of the same model, made to fit another image size or class count.
+
+    Returns:
+        The state dict, what was resampled (name -> in words), and one line for each other change.
+    """
     if not hasattr(net, "encoding"):
-        return keep_fitting(net, state)
+        state, report = keep_fitting(net, state)
+        return state, {}, report
     if grid is None and {k: v.shape for k, v in net.state_dict().items()} == {k: v.shape for k, v in state.items()}:
-        return state, []
+        return state, {}, []
     new, account = convert(state, net, "vispe", source_grid=grid)
     new |= {key: state[key] for key in account.unexpected}  # for Lightning to refuse
     state, report = keep_fitting(net, new)
-    return state, [f"resampled {key}: {how}" for key, how in account.resampled.items()] + report
+    return state, account.resampled, report
 
 
-def fit_checkpoint(module: torch.nn.Module, checkpoint: dict[str, Any]) -> list[str]:
-    """Make the ``state_dict`` of a checkpoint fit our LightningModule; returns one line for each change.
+def fit_checkpoint(module: torch.nn.Module, checkpoint: dict[str, Any]) -> tuple[set[str], list[str]]:
+    """Make the ``state_dict`` of a checkpoint fit our LightningModule.
 
     The averaged weights are added when the run has an average and the checkpoint none, and dropped in the other case.
+
+    Returns:
+        Names of the network's parameters that were resampled, and one line for each change.
     """
-    state, report = checkpoint["state_dict"], []
+    state, report, names = checkpoint["state_dict"], [], set()
     nets = {NET: module.net} | ({EMA: module.ema.module} if module.ema is not None else {})
     fitted = {k: v for k, v in state.items() if not k.startswith((NET, EMA))}
     for prefix, net in nets.items():
         source = prefix if any(key.startswith(prefix) for key in state) else NET
         part = {k.removeprefix(source): v for k, v in state.items() if k.startswith(source)}
-        part, changes = fit_state(net, part, stored_grid(checkpoint))
+        part, resampled, changes = fit_state(net, part, stored_grid(checkpoint))
         fitted |= {prefix + key: value for key, value in part.items()}
-        report += [] if prefix == EMA else changes
+        if prefix == NET:
+            names = set(resampled)
+            report = [f"resampled {key}: {how}" for key, how in resampled.items()] + changes
     checkpoint["state_dict"] = fitted
-    return report
+    return names, report

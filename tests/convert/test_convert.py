@@ -244,9 +244,11 @@ def ours_from(source: torch.nn.Module) -> torch.nn.Module:
 def test_our_training_checkpoints(tmp_path):
     source = ours("comrope")
     average = {f"ema.module.{k}": v + 1 for k, v in source.state_dict().items()}
-    torch.save({"state_dict": {f"net.{k}": v for k, v in source.state_dict().items()} | average}, tmp_path / "last.ckpt")
+    plain = {f"net.{k}": v for k, v in source.state_dict().items()}
+    torch.save({"state_dict": plain | average | {"criterion.weight": torch.ones(5)}}, tmp_path / "last.ckpt")
     model = ours("comrope")
-    assert load(model, tmp_path / "last.ckpt").notes == ["averaged weights taken"]
+    said = ["taken from 'ema.module.'; ['criterion.weight'] passed over", "averaged weights taken"]
+    assert load(model, tmp_path / "last.ckpt").notes == said
     assert torch.equal(model.head.bias, source.head.bias + 1)  # the averaged weights
 
 

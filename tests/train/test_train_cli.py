@@ -207,4 +207,6 @@ def test_resume_from_a_rectangle(folder: Path, tmp_path: Path, caplog: pytest.Lo
             cli = run([*args, "--ckpt_path", last(tmp_path / "a"), f"--model.model_kwargs.img_size={size}"])
         assert cli.trainer.global_step == 2
         assert f": 3x8 to {grid}" in caplog.text
+        tables = 1 if model == "vit_ti_learned" else 2
+        assert f"moments of {tables} resampled parameters start anew" in caplog.text  # 8x3 has the old shape
         caplog.clear()

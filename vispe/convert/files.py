@@ -58,6 +58,8 @@ def unwrap(content: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[str]]:
     if any(k.startswith("net.") for k in state):  # our training checkpoints: the averaged weights if they hold some
         averaged = any(k.startswith("ema.module.") for k in state)
         prefix = "ema.module." if averaged else "net."
+        others = [k for k in state if not k.startswith(("net.", "ema."))]
+        notes += [f"taken from {prefix!r}; {others[:8]} passed over"] if others else []
         state = {k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)}
         notes += ["averaged weights taken"] if averaged else []
     while prefix := next((p for p in _PREFIXES if all(k.startswith(p) for k in state)), None):
