@@ -124,6 +124,19 @@ def test_distilled_and_masked_pretraining():
     assert torch.equal(model.encoding["learned"].pos_embed, two["pos_embed"])
 
 
+def test_dinov2_with_registers():
+    """A row for the class token and none for the registers, which stand behind it."""
+    state = plain(init_values=0.1).state_dict()
+    state |= {"register_tokens": torch.randn(1, 4, 48), "mask_token": torch.zeros(1, 48)}
+    options = dict(reg_tokens=4, init_values=0.1, encoding_kwargs={"prefix_rows": True})
+    model = ours("learned", **options)
+    report = load(model, state)
+    assert report.source == "plain" and report.complete and list(report.dropped) == ["mask_token"]
+    table = model.encoding["learned"].pos_embed
+    assert torch.equal(table[:, :1], state["pos_embed"][:, :1]) and not table[:, 1:5].any()
+    assert torch.equal(table[:, 5:], state["pos_embed"][:, 1:]) and torch.equal(model.reg_token, state["register_tokens"])
+
+
 def test_unknown_layout():
     with pytest.raises(ValueError, match=r"2 keys of no known layout, e.g. \['a.weight', 'b.bias'\]; known layouts are"):
         recognise({"a.weight": torch.ones(1), "b.bias": torch.ones(1)})

@@ -51,7 +51,7 @@ def _common(state: Mapping[str, Tensor], width: int, patch: int) -> dict[str, An
         kwargs["init_values"] = 1e-5
     if "patch_embed.proj.weight" in state and not any(k.endswith(("qkv.bias", "q_bias", "q_proj.bias")) for k in state):
         kwargs["qkv_bias"] = False
-    registers = _find(state, ("reg_token", "storage_tokens"))
+    registers = _find(state, ("reg_token", "storage_tokens", "register_tokens"))
     if registers is not None or "dist_token" in state:
         kwargs["reg_tokens"] = 1 if registers is None else registers.shape[1]
     if "fc_norm.weight" in state:
@@ -65,7 +65,7 @@ def _table(state: Mapping[str, Tensor], patch: int, source: str) -> tuple[dict[s
     """The image size that a square table of positions was made for, and the learned encoding's options."""
     cells = state["pos_embed"].shape[1]
     prefix = sum(state[k].shape[1] for k in ("cls_token", "dist_token", "reg_token") if k in state)
-    for rows in sorted({0, prefix}):
+    for rows in sorted({0, min(prefix, 1), prefix}):
         side = math.isqrt(cells - rows)
         if side * side == cells - rows:
             return {"img_size": side * patch}, {"prefix_rows": rows > 0}

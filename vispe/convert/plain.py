@@ -1,4 +1,4 @@
-"""Plain ViT weights in timm's layout: timm, DeiT, DeiT distilled, MAE, and our own checkpoints.
+"""Plain ViT weights in timm's layout: timm, DeiT, DeiT distilled, MAE, DINO, DINOv2, and our own checkpoints.
 
 Keys are ours already; what is left to do is the learned table and the parts that only pre-training needs.
 """
@@ -46,6 +46,8 @@ def finish(draft: Draft, model: nn.Module, source_grid: Grid | None) -> None:
         elif key == "dist_token" and "reg_token" in ours:
             draft.move(key, "reg_token")
             draft.report.notes.append("dist_token became the register token")
+        elif key == "register_tokens" and "reg_token" in ours:  # DINOv2, with its registers behind the class token as here
+            draft.move(key, "reg_token")
         elif reason is not None:
             draft.drop(key, reason)
         elif key.startswith("head.") and not any(k.startswith("head.") for k in ours):

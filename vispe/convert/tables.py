@@ -66,15 +66,17 @@ def _source_grid(draft: Draft, model: nn.Module, table: Tensor, given: Grid | No
             f"convert: pos_embed has {total} rows; source_grid={grid} leaves {found} for prefix tokens, the model's table "
             f"has {rows}; give the grid the table was trained on, and prefix_rows={found > 0} for the learned table."
         )
+    for found in sorted({rows, min(rows, 1)}, reverse=True):  # DINOv2 has a row for the class token and none for registers
+        cells = total - found
+        for grid in (learned.grid, model.train_grid):
+            if grid[0] * grid[1] == cells:
+                draft.report.notes.append(f"pos_embed: {cells} cells taken for the model's own {grid[0]}x{grid[1]} grid")
+                return grid, found
+        side = math.isqrt(max(cells, 0))
+        if side > 0 and side * side == cells:
+            draft.report.notes.append(f"pos_embed: {cells} cells taken for a square of {side}x{side}; pass source_grid if not")
+            return (side, side), found
     cells = total - rows
-    for grid in (learned.grid, model.train_grid):
-        if grid[0] * grid[1] == cells:
-            draft.report.notes.append(f"pos_embed: {cells} cells taken for the model's own {grid[0]}x{grid[1]} grid")
-            return grid, rows
-    side = math.isqrt(max(cells, 0))
-    if side > 0 and side * side == cells:
-        draft.report.notes.append(f"pos_embed: {cells} cells taken for a square of {side}x{side}; pass source_grid if not")
-        return (side, side), rows
     raise ValueError(
         f"convert: pos_embed has {total} rows, {rows} of them for prefix tokens; the other {cells} are neither the model's "
         f"{learned.grid[0]}x{learned.grid[1]} grid nor a square. Pass source_grid=(rows, columns) of the source, or create the "
