@@ -241,3 +241,29 @@ def test_swin_is_another_host():
     state = {"layers.0.blocks.0.attn.relative_position_bias_table": torch.ones(25, 3), "patch_embed.proj.weight": torch.ones(1)}
     with pytest.raises(ValueError, match="a Swin pyramid; EncodedVisionTransformer is a plain ViT .* timm's Swin"):
         load(beit(), state)
+
+
+# ---- other hosts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["eva02_base_patch14_224", "beit_base_patch16_224", "vit_small_patch16_dinov3_qkvb"])
+def test_timm_models_take_their_own_keys(name):
+    state = official(name).state_dict()
+    model = timm.create_model(name, img_size=64, **TINY)
+    report = load(model, state)
+    assert report.complete and not report.dropped and set(report.used) == set(state)
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+
+
+def test_mixed_frequencies_of_both_indexings():
+    """timm keeps columns first in "xy" and rows first in "ij" models; ours are rows first in both."""
+    freqs = torch.randn(2, 2, 3, 8)
+    state = official("vit_betwixt_patch16_rope_reg4_gap_256").state_dict() | {"rope.freqs": freqs}
+    for indexing, rows in (("xy", freqs[1]), ("ij", freqs[0])):
+        model = ours(
+            encoding="rope_timm", encoding_kwargs={"preset": "naver_mixed", "indexing": indexing}, class_token=False,
+            reg_tokens=4, init_values=1e-5, global_pool="avg",
+        )  # fmt: skip
+        report = load(model, state)
+        assert report.complete and report.source == "eva02"
+        assert torch.equal(model.encoding["rope_timm"][1].freqs[:, 0], rows[1])

@@ -28,7 +28,10 @@ def matches(keys: Iterable[str]) -> bool:
 
 def translate(state: dict[str, Tensor], model: nn.Module, source_grid: Grid | None) -> Draft:
     draft = Draft(state, "beit")
+    ours = set(model.state_dict())
     for key in list(draft.left):
+        if key in ours:  # timm's own BEiT
+            continue
         if found := _TABLE.fullmatch(key):
             _table(draft, model, key, found[1], source_grid)
         elif key.endswith("relative_position_index"):

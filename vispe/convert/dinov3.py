@@ -51,10 +51,10 @@ def translate(state: dict[str, Tensor], model: nn.Module, source_grid: Grid | No
         elif why is not None:
             draft.drop(key, why)
     if not any(key.endswith("rope_embed.periods") for key in state):
-        name = _member(model)
+        unrotated = hasattr(model, "encoding") and _member(model) is None
         draft.report.notes.append(
-            "the weights hold no periods: those of the model's configuration are taken" if name
-            else "models of this layout turn queries and keys, and this one has no DINOv3 RoPE"
+            "models of this layout turn queries and keys, and this one has no DINOv3 RoPE" if unrotated
+            else "the weights hold no periods: those of the model's configuration are taken"
         )  # fmt: skip
     eva02.finish(draft, model, source_grid)
     return draft

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..positions import patch_grid
-from . import plain
+from . import plain, rope_vit
 from .report import Draft
 from .tables import Grid
 
@@ -36,7 +36,7 @@ def matches(keys: Iterable[str]) -> bool:
 def translate(state: dict[str, Tensor], model: nn.Module, source_grid: Grid | None) -> Draft:
     draft = Draft(state, "eva02")
     for key in list(draft.left):
-        if _ROPE.search(key) and key != "rope.freqs":
+        if _ROPE.search(key) and key != "rope.freqs" and key not in model.state_dict():
             _angles(draft, model, key)
         elif key.startswith("lm_head."):
             draft.drop(key, "the head of masked pre-training, not part of the encoder")
@@ -48,22 +48,28 @@ def translate(state: dict[str, Tensor], model: nn.Module, source_grid: Grid | No
 def finish(draft: Draft, model: nn.Module, source_grid: Grid | None) -> None:
     """Projections, LayerScale and names that Eva, BEiT and DINOv3 share; then everything that has timm's names."""
     ours = set(model.state_dict())
-    for stem in sorted({m[1] for m in map(_SIDES.fullmatch, draft.left) if m}):
+    for stem in sorted({m[1] for m in map(_SIDES.fullmatch, set(draft.left) - ours) if m}):
         _projections(draft, ours, stem)
     for key in list(draft.left):
-        if found := _GAMMA.fullmatch(key):
+        if key in ours:  # of timm's own models, which have all of this themselves
+            continue
+        if key == "rope.freqs":
+            rope_vit.place_frequencies(draft, model, key)
+        elif found := _GAMMA.fullmatch(key):
             new = f"{found[1]}.ls{found[2]}.gamma"
             if new in ours:
                 draft.move(key, new)
             else:
                 draft.refuse(key, "the model has no LayerScale; create it with init_values=1e-5")
-            continue
-        new = key
-        for old, name in _ORIGINAL:
-            new = new.replace(old, name)
-        if new != key and new in ours:
+        elif (new := _timm_name(key)) in ours:
             draft.move(key, new)
     plain.finish(draft, model, source_grid)
+
+
+def _timm_name(key: str) -> str:
+    for old, new in _ORIGINAL:
+        key = key.replace(old, new)
+    return key
 
 
 def _projections(draft: Draft, ours: set[str], stem: str) -> None:
@@ -95,7 +101,7 @@ def rotary_member(model: nn.Module) -> str | None:
 
 
 def _say_when_unrotated(draft: Draft, model: nn.Module) -> None:
-    if rotary_member(model) is None:
+    if hasattr(model, "encoding") and rotary_member(model) is None:
         draft.report.notes.append("models of this layout turn queries and keys, and this one has no rotary encoding")
 
 

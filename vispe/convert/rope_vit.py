@@ -39,7 +39,7 @@ def translate(state: dict[str, Tensor], model: nn.Module, source_grid: Grid | No
         if key in ("freqs_t_x", "freqs_t_y"):
             draft.drop(key, "coordinates of the train grid, recomputed for every image")
         elif key in ("freqs", "rope.freqs"):
-            _frequencies(draft, model, key, ours)
+            place_frequencies(draft, model, key)
         elif key.startswith("blocks.") and key.endswith((".gamma_1", ".gamma_2")):
             stem, number = key.rsplit(".gamma_", 1)
             new = f"{stem}.ls{number}.gamma"
@@ -51,7 +51,9 @@ def translate(state: dict[str, Tensor], model: nn.Module, source_grid: Grid | No
     return draft
 
 
-def _frequencies(draft: Draft, model: nn.Module, key: str, ours: set[str]) -> None:
+def place_frequencies(draft: Draft, model: nn.Module, key: str) -> None:
+    """Put learned frequencies of all layers at the model's rope_mixed, or at its rope_timm of that kind."""
+    ours = set(model.state_dict())
     name = next((n for n in ("rope_mixed", "rope_timm") if f"encoding.{n}.0.freqs" in ours), None)
     if name is None:
         draft.refuse(key, "the model has no rope_mixed; create it with encoding='rope_mixed'")
