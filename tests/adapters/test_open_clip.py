@@ -141,3 +141,14 @@ def test_without_open_clip_the_extra_is_named(monkeypatch):
 def test_the_extra_is_declared():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert any(need.startswith("open_clip_torch") for need in project["optional-dependencies"]["clip"])
+
+
+def test_a_tower_can_be_swapped(tmp_path):
+    model = add(tmp_path, "swapped", "vit_tiny_patch16_224", image_size=224)
+    before = model.encode_image(images(224))
+    model.visual.trunk = vispe.swap(model.visual.trunk, "comrope")
+    torch.testing.assert_close(model.encode_image(images(224)), before, rtol=0, atol=1e-6)
+    assert model.encode_image(images(96)).shape == (2, 16)  # and any other size
+    names = {id(p): name for name, p in model.named_parameters()}
+    decayed, _ = vispe.open_clip.param_groups(model)
+    assert not any("encoding" in names[id(p)] for p in decayed["params"])

@@ -7,6 +7,7 @@ import pytest
 import timm
 import torch
 from timm.models import save_for_hf
+from timm.optim import param_groups_layer_decay
 
 import vispe
 from vispe.adapters import sources
@@ -263,3 +264,27 @@ def test_bad_requests():
 def test_arguments_are_plain():
     for name in MODELS:
         json.dumps(sources.arguments(source(name)))
+
+
+def test_weights_load_at_another_size(tmp_path):
+    """timm#1794: `checkpoint_path` fails at another image size, since it skips the filter; `vispe.load` resamples."""
+    swapped = vispe.swap(source("vit_tiny_patch16_224"), "rope_mixed")
+    save_for_hf(swapped, tmp_path, safe_serialization=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    larger = timm.create_model("vispe_vit", **{**config["model_args"], "img_size": (48, 48)}).eval()
+    report = vispe.load(larger, tmp_path / "model.safetensors")
+    assert report.complete and "encoding.learned.pos_embed" in report.resampled
+    expected = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, img_size=(48, 48)).eval()
+    same(larger(images(48, 48)), expected(images(48, 48)))
+    swapped.set_input_size((48, 48))
+    same(larger(images(48, 48)), swapped(images(48, 48)))
+
+
+def test_features_and_layer_decay_groups():
+    swapped = vispe.swap(source("eva02_tiny_patch14_224"), "comrope")
+    arguments = {**swapped._model_args, "out_indices": (0, 1)}
+    assert [f.shape for f in timm.create_model("vispe_vit", features_only=True, **arguments)(images())] == [(2, 32, 4, 4)] * 2
+    groups = param_groups_layer_decay(swapped, 0.1, swapped.no_weight_decay(), layer_decay=0.5)
+    names = {id(p): name for name, p in swapped.named_parameters()}
+    decayed = {names[id(p)] for g in groups if g["weight_decay"] for p in g["params"]}
+    assert decayed and not any(name.startswith("encoding.") for name in decayed)
