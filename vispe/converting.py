@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
     one.add_argument("source", choices=("auto", "vispe", *SOURCES), metavar="SOURCE", help=f"auto, vispe, {', '.join(SOURCES)}")
     one.add_argument("weights", type=Path, metavar="IN", help=".pth, .pt, .ckpt, .bin or .safetensors; no code in it is run")
     one.add_argument("out", type=Path, metavar="OUT", help="a .safetensors file")
-    one.add_argument("--model", help="name of the model (default: as far as keys and shapes tell it)")
+    one.add_argument("--model", help="name of the model (default: as far as the file tells it)")
     one.add_argument("--model-kwargs", default="{}", metavar="JSON", help="its arguments; layers by their name in timm.layers")
     one.add_argument("--source-grid", type=int, nargs=2, metavar=("ROWS", "COLUMNS"), help="patches that its tables are for")
     one.add_argument("--partial", action="store_true", help="write what fits, and report the rest")
@@ -40,7 +40,7 @@ def convert_command(args: argparse.Namespace) -> int:
     try:
         state, _ = unwrap(content)
         source = recognise(state) if args.source == "auto" else args.source
-        name, kwargs = (args.model, {}) if args.model else guess(state, source)
+        name, kwargs = (args.model, {}) if args.model else stored_model(content) or guess(state, source)
         kwargs |= given
         model = create(name, kwargs)
         grid = noted_grid(args.weights) if args.source_grid is None else tuple(args.source_grid)
@@ -51,6 +51,14 @@ def convert_command(args: argparse.Namespace) -> int:
     print(report.full())
     print(f"{args.out}: {len(report.used)} tensors of {name} {json.dumps(kwargs)}")
     return 0
+
+
+def stored_model(content: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """Name and arguments of the model that one of our training checkpoints holds; None for anything else."""
+    settings = content.get("hyper_parameters")
+    if not isinstance(settings, Mapping) or not isinstance(settings.get("model"), str):
+        return None
+    return settings["model"], dict(settings.get("model_kwargs") or {})
 
 
 def create(name: str, kwargs: Mapping[str, Any]) -> nn.Module:

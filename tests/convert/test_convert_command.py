@@ -136,3 +136,20 @@ def test_what_weights_do_not_tell(tmp_path):
         guess(state, "vispe")
     with pytest.raises(ValueError, match="100 channels are those of none of the sizes"):
         guess({"patch_embed.proj.weight": torch.ones(100, 3, 16, 16)}, "plain")
+
+
+def test_training_checkpoints_name_their_model(tmp_path, capsys):
+    kwargs = {**TINY, "img_size": [32, 48], "encoding_kwargs": {"per_layer": False}}
+    net = timm.create_model("vit_ti_beit_bias", **kwargs)
+    content = {
+        "state_dict": {f"net.{key}": value for key, value in net.state_dict().items()},
+        "hyper_parameters": {"model": "vit_ti_beit_bias", "model_kwargs": kwargs},
+    }
+    torch.save(content, tmp_path / "last.ckpt")
+    argv = ["convert", "auto", str(tmp_path / "last.ckpt"), str(tmp_path / "out.safetensors")]
+    assert main(argv) == 0
+    assert capsys.readouterr().out.startswith("vispe: ")
+    written = load_file(tmp_path / "out.safetensors")
+    assert set(written) == set(net.state_dict()) and all(torch.equal(v, written[k]) for k, v in net.state_dict().items())
+    assert main([*argv, "--overwrite", "--model-kwargs", '{"img_size": [48, 32]}']) == 0
+    assert "resampled encoding.beit_bias.table: 2x3 to 3x2" in capsys.readouterr().out

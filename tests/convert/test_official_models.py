@@ -106,6 +106,14 @@ def test_seqpe():
     torch.testing.assert_close(model(tensors["in.x"]), tensors["out.logits"], rtol=1e-5, atol=1e-5)
 
 
+def test_seqpe_with_one_projection_for_all_layers():
+    state, _ = official("seqpe/model_attn_mul")
+    one = {"model.pe_qk." + key.rpartition(".")[2]: t for key, t in state.items() if "blocks.0.attn.pe_qk." in key}
+    model = seqpe(projection="shared")
+    report = vispe.load(model, {key: t for key, t in state.items() if ".attn.pe_qk." not in key} | one)
+    assert report.complete and report.used["encoding.seqpe.pe_qk.weight"] == ("model.pe_qk.weight",)
+
+
 @pytest.mark.parametrize("options, key", [
     ({"net_width": 32}, "pe_model"), ({"net_layers": 1}, "pe_model.transformers.1."), ({"projection": "shared"}, "pe_qk"),
     ({"method": "input_add"}, "pe_qk"),
