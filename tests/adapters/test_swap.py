@@ -36,6 +36,8 @@ MODELS = {
     "vit_base_patch16_rope_mixed_224": "rope_timm",
     "vit_small_patch16_rope_ape_224": "learned+rope_timm",
     "vit_pe_core_tiny_patch16_384": "learned+rope_timm",
+    "vit_pe_core_gigantic_patch14_448": "learned+rope_timm",
+    "aimv2_large_patch14_224": "learned",
     "vit_medium_patch16_rope_reg1_gap_256": "rope_timm",
 }
 WITHOUT_IDENTITY = [  # fixed functions of positions, exponentials, sigmoids, a cosine at its top
@@ -217,6 +219,8 @@ def test_both_kinds_of_beit_tables_add_up():
         (lambda: timm.create_model("convit_tiny"), "ConVit"),
         (lambda: source("vit_base_patch16_xp_224"), "ParallelScalingBlock"),
         (lambda: source("eva02_enormous_patch14_clip_224"), "EvaBlockPostNorm"),
+        (lambda: source("vit_small_plus_patch16_dinov3", attn_type="rope", qkv_fused=False, num_kv_heads=1), "shared by heads"),
+        (lambda: source("vit_dwee_patch16_reg1_gap_256"), "DiffAttention"),
         (lambda: timm.create_model("resnet18"), "ResNet"),
         (lambda: source("vit_tiny_patch16_224", act_layer=torch.nn.Tanh), "activation Tanh"),
         (lambda: source("vit_tiny_patch16_224", norm_layer=torch.nn.GroupNorm), "GroupNorm"),
@@ -237,6 +241,10 @@ def test_a_changed_part_is_found():
     model = source("vit_tiny_patch16_224")
     model.blocks[1].norm2 = torch.nn.LayerNorm(32, eps=0.5)
     with pytest.raises(ValueError, match="blocks.1.norm2"):
+        vispe.swap(model, "comrope")
+    model = source("aimv2_large_patch14_224")
+    model.blocks[1].norm1.eps = 0.5  # a norm that does not show it
+    with pytest.raises(ValueError, match="blocks.1.norm1"):
         vispe.swap(model, "comrope")
     model = source("vit_small_patch16_dinov3")
     model.fc_norm = torch.nn.LayerNorm(32, eps=1e-5)

@@ -8,22 +8,26 @@ from typing import Any
 import torch
 from timm.layers import GluMlp, Mlp, SwiGLU
 from timm.layers import PatchEmbed as TimmPatchEmbed
+from timm.layers.attention import Attention as TimmAttention
+from timm.layers.attention import AttentionRope
 from timm.layers.pos_embed_sincos import (
     RotaryEmbeddingCat,
     RotaryEmbeddingDinoV3,
     RotaryEmbeddingMixed,
     RotaryEmbeddingMRope,
 )
+from timm.models.beit import Attention as BeitAttention
 from timm.models.beit import Beit
 from timm.models.beit import Block as BeitBlock
 from timm.models.deit import VisionTransformerDistilled
-from timm.models.eva import Eva, EvaBlock
+from timm.models.eva import Eva, EvaAttention, EvaBlock
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from ..convert.rope_vit import layer_frequencies
 from .vispe_vit import ACTS, NORMS
 
+_ATTENTIONS = (TimmAttention, AttentionRope, EvaAttention, BeitAttention)
 _BLOCKS = {VisionTransformer: Block, VisionTransformerDistilled: Block, Eva: EvaBlock, Beit: BeitBlock}
 
 
@@ -58,12 +62,16 @@ def check_class(model: nn.Module) -> None:
         if type(block) is not wanted:
             kind = type(block).__name__
             raise ValueError(f"swap: blocks.{i} is a {kind}; only {wanted.__name__} (pre-norm) has a form here.")
+        attn = block.attn
+        if type(attn) not in _ATTENTIONS or getattr(attn, "num_kv_heads", attn.num_heads) != attn.num_heads:
+            shared = ", whose keys and values are shared by heads," if type(attn) in _ATTENTIONS else ""
+            raise ValueError(f"swap: blocks.{i}.attn is a {type(attn).__name__}{shared} which has no form here.")
 
 
 def arguments(model: nn.Module) -> dict[str, Any]:
     """Plain arguments of a `vispe_vit` with the model's shape, read from its modules."""
     block, patch = model.blocks[0], model.patch_embed
-    attn, scale = block.attn, layer_scale(block)
+    attn, scale, pool = block.attn, layer_scale(block), getattr(model, "attn_pool", None)
     return dict(
         img_size=tuple(patch.img_size),
         patch_size=tuple(patch.patch_size),
@@ -87,8 +95,10 @@ def arguments(model: nn.Module) -> dict[str, Any]:
         final_norm=present(model.norm) or present(model.fc_norm),
         fc_norm=present(model.fc_norm),
         # Eva's attention pool reads every token
-        pool_include_prefix=getattr(model, "pool_include_prefix", getattr(model, "attn_pool", None) is not None),
-        pool_heads=getattr(getattr(model, "attn_pool", None), "num_heads", None),
+        pool_include_prefix=getattr(model, "pool_include_prefix", pool is not None),
+        embed_norm=present(patch.norm),
+        pool_heads=getattr(pool, "num_heads", None),
+        pool_mlp_dim=pool.mlp.fc1.out_features if hasattr(pool, "mlp") else None,
         drop_rate=model.head_drop.p,
         pos_drop_rate=model.pos_drop.p,
         patch_drop_rate=getattr(getattr(model, "patch_drop", None), "prob", 0.0),
@@ -250,7 +260,8 @@ def _parts(model: nn.Module) -> dict[str, str]:
             continue
         leaf = next(module.children(), None) is None
         if leaf or last in ("mlp", "attn_pool", "head"):
-            found[name] = f"{type(module).__name__}({module.extra_repr()})"
+            eps = f", eps={module.eps:g}" if hasattr(module, "eps") else ""  # which some norms do not show
+            found[name] = f"{type(module).__name__}({module.extra_repr()}{eps})"
     return found
 
 

@@ -54,7 +54,8 @@ class AdoptedVisionTransformer(EncodedVisionTransformer):
         act: activation of the MLPs (of a gated one: of its gate).
         mlp: "mlp", "glu" (one fused layer, gate in its second half), "glu_gate_first", or "swiglu" (two layers).
         mlp_dim: outputs of the MLP's first layer, as a number rather than a ratio; a fused gate counts.
-        pool_heads: heads of the attention pool of global_pool="map" (default: num_heads).
+        embed_norm: a norm after the patch embedding.
+        pool_heads, pool_mlp_dim: of the attention pool of global_pool="map" (default: those of the blocks).
         distilled: DeiT's second classifier, on the first register token (its distillation token); logits are the mean of both.
         timm_kwargs: as in `EncodedVisionTransformer`, without norm_layer, act_layer, mlp_layer and mlp_ratio.
     """
@@ -72,7 +73,9 @@ class AdoptedVisionTransformer(EncodedVisionTransformer):
         act: str = "gelu",
         mlp: Literal["mlp", "glu", "glu_gate_first", "swiglu"] = "mlp",
         mlp_dim: int | None = None,
+        embed_norm: bool = False,
         pool_heads: int | None = None,
+        pool_mlp_dim: int | None = None,
         distilled: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -95,6 +98,7 @@ class AdoptedVisionTransformer(EncodedVisionTransformer):
             patch_drop_rate=patch_drop_rate,
             embed_dim=embed_dim,
             norm_layer=make_norm,
+            embed_norm_layer=make_norm if embed_norm else None,
             act_layer=ACTS[act],
             mlp_layer=MLPS[mlp],
             mlp_ratio=ratio,
@@ -102,11 +106,11 @@ class AdoptedVisionTransformer(EncodedVisionTransformer):
             dtype=dtype,
             **timm_kwargs,
         )
-        if isinstance(self.attn_pool, AttentionPoolLatent) and pool_heads not in (None, self.attn_pool.num_heads):
+        if isinstance(self.attn_pool, AttentionPoolLatent) and (pool_heads or pool_mlp_dim):
             self.attn_pool = AttentionPoolLatent(
-                embed_dim, num_heads=pool_heads, mlp_ratio=ratio, norm_layer=make_norm, act_layer=ACTS[act], device=device,
-                dtype=dtype,
-            )
+                embed_dim, num_heads=pool_heads or self.attn_pool.num_heads, norm_layer=make_norm, act_layer=ACTS[act],
+                mlp_ratio=(pool_mlp_dim + 0.5) / embed_dim if pool_mlp_dim else ratio, device=device, dtype=dtype,
+            )  # fmt: skip
         if distilled and (self.reg_token is None or self.cls_token is None or self.global_pool != "token"):
             raise ValueError("vispe_vit: distilled=True needs a class token, reg_tokens=1 and global_pool='token'.")
         self.distilled, self.distilled_training = distilled, False
