@@ -93,13 +93,13 @@ def write_html(curves: list[Curve], picture: Path, path: Path, *, steps: int, mi
 table{{border-collapse:collapse}}td,th{{padding:.3rem .8rem;border-bottom:1px solid #ccc;text-align:right}}
 td:first-child,th:first-child{{text-align:left}}img{{max-width:100%}}</style>
 <h1>Which positional encoding survives a larger image?</h1>
-<p>Three ViTs (6 blocks, 128 channels, patch 4) trained at {sizes[0][0]}&times;{sizes[0][1]} pixels for {steps} steps of 32 images
-on Glyph-47, then tested on typefaces that were not in training. Same weights in the two rows of a rotary encoding: extended
-positions count on beyond the training grid, rescaled positions squeeze the larger grid onto it.</p>
+<p>Three ViTs (6 blocks, 128 channels, patch 4) trained at {sizes[0][0]}&times;{sizes[0][1]} pixels for {steps} steps of
+32 images on Glyph-47, then tested on typefaces that were not in training. Same weights in the two rows of a rotary encoding:
+extended positions count on beyond the training grid, rescaled positions squeeze the larger grid onto it.</p>
 <table><tr><th>top-1 accuracy (%)</th>{head}</tr>{rows}</table>
 <p><img alt="accuracy against resolution" src="data:image/png;base64,{image}"></p>
-<p>One seed and a short schedule: two seeds of one encoding differ by several points here, so gaps inside that spread prove nothing.
-The whole demo took {minutes:.1f} minutes.</p></html>
+<p>One seed and a short schedule: two seeds of one encoding differ by several points here, so gaps inside that spread prove
+nothing. The whole demo took {minutes:.1f} minutes.</p></html>
 """
     path.write_text(page, encoding="utf-8")
     return path

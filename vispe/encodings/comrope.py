@@ -8,8 +8,9 @@ CVPR 2025, arXiv 2506.03737. Code: Longin-Yu/ComRoPE at 7aeef08. Block size 8, c
 Kept from the code where the paper differs: jitter of std σ/2 patches (paper: σ), multiplier shared by heads (paper: per head).
 Chosen here:
 - S = QΛQᵀ with Λ made of 2x2 rotations, and scores only need R_Λ(x) Qᵀ q: the outer Q cancels between queries and keys. So q
-  and k are turned into that basis and rotated as plain rotary, at the cost of one small product; `ComRotation` holds the basis, and
-  `turn_in_basis` brings S its exact gradient without differentiating an eigendecomposition. `matrices` gives the official R.
+  and k are turned into that basis and rotated as plain rotary, at the cost of one small product; `ComRotation` holds the basis,
+  and `turn_in_basis` brings S its exact gradient without differentiating an eigendecomposition. `matrices` gives the official
+  R.
 - Only the strict upper triangle of each S is stored (`skew`): the official `freqs` has dead entries that weight decay moves.
   skew_ij = freqs_ij − freqs_ji, so it starts at std √2 · init_std.
 """
@@ -110,8 +111,7 @@ class ComRoPE(Rotary):
     @classmethod
     def prepare_layers(cls, layers: Sequence[ComRoPE], pos: Positions) -> list[ComRotation]:
         one = layers[0]
-        if pos.axes != one.axes:
-            raise ValueError(f"{cls.__name__}: made for {one.axes} axes, got positions with {pos.axes}.")
+        one.check_axes(pos)
         coords = one.coordinates(pos)
         if pos.prefix:
             place = coords.new_full((coords.shape[0], pos.prefix, pos.axes), one.prefix_coord)
@@ -195,7 +195,7 @@ class ComRoPEAP(ComRoPE):
         if self.blocks % axes:
             raise ValueError(
                 f"comrope_ap: every axis needs the same number of blocks, got {self.blocks} blocks of {block_size} channels "
-                f"for {axes} axes; choose a block_size so that head_dim / block_size is a multiple of {axes}, or use comrope_ld."
+                f"for {axes} axes; choose a block_size so that head_dim / block_size is a multiple of {axes}, or comrope_ld."
             )
         self.reset_parameters()
 

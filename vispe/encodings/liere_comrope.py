@@ -90,8 +90,7 @@ class LieREComRoPE(Encoding):
         return skew_matrix(self.skew.float(), self.block_size)
 
     def prepare(self, pos: Positions) -> Blocks:
-        if pos.axes != self.axes:
-            raise ValueError(f"liere_comrope: made for {self.axes} axes, got positions with {pos.axes}.")
+        self.check_axes(pos)
         coords = pos.to("unit", self.resize)
         if pos.prefix:
             place = coords.new_full((coords.shape[0], pos.prefix, pos.axes), self.prefix_coord)

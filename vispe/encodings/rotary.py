@@ -61,10 +61,7 @@ class Rotary(Encoding):
 
     @classmethod
     def prepare_layers(cls, layers: Sequence[Rotary], pos: Positions) -> list[Rotation]:
-        if pos.axes != layers[0].axes:
-            raise ValueError(
-                f"{cls.__name__}: made for {layers[0].axes} axes, got positions with {pos.axes}; create it with axes={pos.axes}."
-            )
+        layers[0].check_axes(pos)
         coords = layers[0].coordinates(pos)
         if len(layers) == 1:
             freqs = layers[0].frequencies().to(coords.device)[None]

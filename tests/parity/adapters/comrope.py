@@ -187,8 +187,8 @@ def clip_vit(case: Case) -> Placed:
     options = {"block_size": c["block_size"]} if name != "none" else None
     model = vision_transformer(
         encoding="none", options=None, dim=dim, heads=c["num_heads"], depth=c["depth"], patch=c["patch_size"],
-        image=c["image_size"], classes=c["num_classes"], mlp_ratio=(c["mlp_dim"] + 0.5) / dim, eps=c["layer_norm_eps"], pre_norm=True,
-        act_layer="quick_gelu", cls=Placed,
+        image=c["image_size"], classes=c["num_classes"], mlp_ratio=(c["mlp_dim"] + 0.5) / dim, eps=c["layer_norm_eps"],
+        pre_norm=True, act_layer="quick_gelu", cls=Placed,
     )  # fmt: skip
     model.encoding = EncodingStack(
         name, dim=dim, num_heads=c["num_heads"], depth=c["depth"], axes=c["num_axes"], options=options
