@@ -53,3 +53,9 @@ def test_parity_cases_on_cards_are_those_in_the_tree():
     for name, cls in ENCODINGS.items():
         if name in folders:
             assert 0 < cls.card.cases <= folders[name], name
+
+
+def test_test_modules_have_unique_names():
+    """pytest imports test modules by their last name."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name not in ("__init__.py", "conftest.py")]
+    assert sorted(names) == sorted(set(names))
