@@ -5,7 +5,8 @@ import gc
 import pytest
 import torch
 
-from vispe.bench import Settings, bench, parse_contender, peak_allocation, quiet, ratios, spread, timm_contenders
+from vispe.bench import Settings, bench, peak_allocation, quiet, ratios, spread
+from vispe.contenders import parse_contender, timm_contenders
 
 TINY = Settings(size="ti", img=32, batch=1, depth=1, repeats=2, warmup=1)
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from . import bench as benching
 from . import converting, showing
+from .contenders import parse_contender, timm_contenders
 from .encodings import table as tables
 
 
@@ -55,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     one.add_argument("--overwrite", action="store_true", help="replace plots that exist")
     one.set_defaults(run=showing.show_command)
 
-    one = commands.add_parser("bench", help="time and memory against no encoding", description=benching.parse_contender.__doc__)
+    one = commands.add_parser("bench", help="time and memory against no encoding", description=parse_contender.__doc__)
     one.add_argument("names", nargs="*", metavar="NAME", help="name[:option=value,...][@fold|@jitter], see `vispe list`")
     one.add_argument("--against", choices=("timm",), help="also run timm's rotary models, against timm's model without rope")
     one.add_argument("--size", default="b", help="ViT size: ti, s, b, l (b)")
@@ -98,9 +99,9 @@ def bench_command(args: argparse.Namespace) -> int:
         raise ValueError("bench: name at least one encoding (see `vispe list`), or pass --against timm.")
     fields = ("size", "img", "batch", "depth", "threads", "repeats", "warmup", "dtype", "device", "clock")
     settings = benching.Settings(**{name: getattr(args, name) for name in fields})
-    contenders = [benching.parse_contender(name, args.size, args.depth) for name in args.names]
+    contenders = [parse_contender(name, args.size, args.depth) for name in args.names]
     if args.against == "timm":
-        contenders += benching.timm_contenders(args.size, args.depth)
+        contenders += timm_contenders(args.size, args.depth)
     if args.json is not None and not args.json.parent.is_dir():
         raise ValueError(f"bench: the folder of --json does not exist: {args.json.parent}.")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the memory profiler reports every start and stop otherwise
