@@ -139,7 +139,7 @@ def measure(name: str, folder: Path) -> list[Curve]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m train.demo", description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1200, help="training steps of each model, 32 images each")
+    parser.add_argument("--steps", type=int, default=1000, help="training steps of each model, 32 images each")
     parser.add_argument("--side-by-side", type=int, default=min(2, os.cpu_count() or 1), help="processes at a time")
     parser.add_argument("--out", type=Path, default=None, help="a new folder (default: runs/demo/<time>)")
     args = parser.parse_args()
