@@ -15,6 +15,7 @@ BASES = {  # files that only change another one
     "cluster.yaml": "imagenet/deit3_rope_mixed_b.yaml",
     "deit3_finetune_224.yaml": "imagenet/deit3_rope_mixed_b.yaml",
 }
+PRETEXT = {"droppos.yaml": "DropPos", "mp3.yaml": "PositionPrediction"}
 RECIPES = sorted(
     path
     for folder in ("glyphs", "imagenet", ".")
@@ -46,7 +47,8 @@ def test_recipe_parses_and_names_a_model(path: Path) -> None:
     model = config["model"]["init_args"]
     assert timm.is_model(model["model"])
     assert config["run_dir"].startswith("runs/")
-    assert config["trainer"]["max_epochs"] >= 1 and config["model"]["class_path"].endswith("ImageClassification")
+    assert config["trainer"]["max_epochs"] >= 1
+    assert config["model"]["class_path"].endswith(PRETEXT.get(path.name, "ImageClassification"))
     parse(path, "test")
 
 
@@ -71,4 +73,4 @@ def test_glyph_models_build_with_their_arguments() -> None:
         model = parse(path)["model"]["init_args"]
         net = timm.create_model(model["model"], **model["model_kwargs"])
         assert len(net.blocks) == 6 and net.embed_dim == 128 and net.cls_token is None
-        assert not model["eval_coords"] or hasattr(net, "set_coords")
+        assert not model.get("eval_coords") or hasattr(net, "set_coords")
