@@ -69,7 +69,8 @@ class DropPos(PretextTask):
 
     def _check_host(self, attentive: bool) -> None:
         for name, encoding in self.net.encoding.encodings():
-            if encoding.card.injection != ("tokens",):
+            added = encoding.card.injection == ("tokens",) or getattr(encoding, "method", None) == "input_add"  # SeqPE's
+            if not added:
                 raise ValueError(
                     f"DropPos: positions of encoding {name!r} cannot be dropped, as they enter by "
                     f"{encoding.card.injection or 'nothing'}; take one that only adds to the tokens: learned, sincos2d, "
@@ -110,9 +111,10 @@ class DropPos(PretextTask):
 
     def sigma_now(self) -> float:
         """Width of the targets at this point of the training."""
-        p, trainer = self.hparams, self.trainer
-        if p.sigma_decay == "none":
+        p = self.hparams
+        if p.sigma == 0 or p.sigma_decay == "none":
             return p.sigma
+        trainer = self.trainer
         if p.sigma_decay == "step":
             done, end = trainer.global_step, trainer.estimated_stepping_batches
         else:

@@ -65,12 +65,12 @@ def smoothing_map(
         raise ValueError(f"smoothing_map: normalise must be 'columns' or 'rows', got {normalise!r}.")
     if not sigma >= 0:
         raise ValueError(f"smoothing_map: sigma is a width in cells and must be at least 0, got {sigma}.")
-    cells = lattice(tuple(grid), device).double()
-    if sigma == 0:
+    cells = lattice(tuple(grid), device)
+    if sigma < 1e-3:  # exp(−1e6) is 0 in float32 already, and a smaller sigma could divide by 0
         return torch.eye(len(cells), device=device)
     scaled = (cells[:, None] - cells[None]) / sigma
     weight = torch.exp(-scaled.square().sum(-1))
-    return (weight / weight.sum(dim=-1, keepdim=normalise == "rows")).float()
+    return weight / weight.sum(dim=-1, keepdim=normalise == "rows")
 
 
 def position_loss(logits: Tensor, cells: Tensor, weight: Tensor, targets: Tensor | None = None) -> Tensor:
