@@ -1,5 +1,6 @@
 """DropPos: patches that lost their position say where they belong."""
 
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -17,7 +18,7 @@ class DropPos(PretextTask):
     Wang et al., NeurIPS 2023, arXiv 2309.03576; Haochen-Wang409/DropPos@13f50a8. The defaults are the released ones, on any
     grid and any host whose positions are added to the tokens (``learned``, ``sincos2d``, ``learnable_fourier``, ...); the
     released host is ``sincos2d``, fixed. Training loss as released. Different: accuracy counts every token alike under
-    ``attentive`` too, evaluation is the plain cross-entropy, the mask vector is not decayed. Left out: the further task of
+    ``attentive`` too, evaluation is the plain cross-entropy, the mask vector is not decayed, the ViT starts as timm's do. Left out: the further task of
     reconstructing pixels, the ablations (zero or wrong positions, shuffling, ignoring confident tokens).
 
     Args:
@@ -150,8 +151,9 @@ class Decoder(nn.Module):
     def __init__(self, width: int, cells: int, *, dim: int, depth: int, heads: int) -> None:
         super().__init__()
         self.embed = nn.Linear(width, dim)
-        self.blocks = nn.Sequential(*(Block(dim, heads, qkv_bias=True) for _ in range(depth)))
-        self.norm = nn.LayerNorm(dim)
+        norm = partial(nn.LayerNorm, eps=1e-6)
+        self.blocks = nn.Sequential(*(Block(dim, heads, qkv_bias=True, norm_layer=norm) for _ in range(depth)))
+        self.norm = norm(dim)
         self.head = nn.Linear(dim, cells)
         for module in self.modules():
             if isinstance(module, nn.Linear):
