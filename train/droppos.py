@@ -15,11 +15,13 @@ class DropPos(PretextTask):
     """Some patches are visible, most of those have their position replaced by one learned vector, and a small decoder
     without positions tells the cell of each of them.
 
-    Wang et al., NeurIPS 2023, arXiv 2309.03576; Haochen-Wang409/DropPos@13f50a8. The defaults are the released ones, on any
-    grid and any host whose positions are added to the tokens (``learned``, ``sincos2d``, ``learnable_fourier``, ...); the
-    released host is ``sincos2d``, fixed. Training loss as released. Different: accuracy counts every token alike under
-    ``attentive`` too, evaluation is the plain cross-entropy, the mask vector is not decayed, the ViT starts as timm's do. Left out: the further task of
-    reconstructing pixels, the ablations (zero or wrong positions, shuffling, ignoring confident tokens).
+    Wang et al., NeurIPS 2023, arXiv 2309.03576; Haochen-Wang409/DropPos@13f50a8. Ratios, sigma and decoder are by default those
+    of the released ViT-B script, which also turns ``attentive`` on (it needs a class token, so it is off here). Any grid, and
+    any host whose positions are added to the tokens: ``learned``, ``sincos2d`` (the released one), ``learnable_fourier``, ...
+    Training loss as released. Different: accuracy counts every token alike under ``attentive`` too, evaluation is the plain
+    cross-entropy, the mask vector is not decayed, the ViT starts as timm's do, and the optimizer's settings are this package's.
+    Left out: the further task of reconstructing pixels, the ablations (zero or wrong positions, shuffling, ignoring confident
+    tokens).
 
     Args:
         model: A ViT of vispe whose encoding only adds to the tokens.
