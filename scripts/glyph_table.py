@@ -82,7 +82,7 @@ def rows(runs: Path) -> list[dict]:
                 found.append(
                     dict(
                         encoding=result["encoding"], coords=convention, seed=result["seed"],
-                        size=f"{height}x{width}", top1=round(100 * result["metrics"][key], 2), seconds=round(result["seconds"]),
+                        size=f"{height}x{width}", top1=round(100 * result["metrics"][key], 2),
                     )  # fmt: skip
                 )
     return found
