@@ -87,7 +87,7 @@ def train_all(root: Path, steps: int, side_by_side: int, console: Console) -> No
         TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[info]}"),
         TimeElapsedColumn(),
     )  # fmt: skip
-    waiting, running = list(RUNS), []
+    waiting, running, told = list(RUNS), [], time.monotonic()
     with Progress(*columns, console=console, refresh_per_second=2) as progress:
         bars = {name: progress.add_task(name, total=steps, info="waiting", start=False) for name in RUNS}
         while waiting or running:
@@ -104,6 +104,10 @@ def train_all(root: Path, steps: int, side_by_side: int, console: Console) -> No
                     info = f"loss {float(row['train/loss']):.2f}"
                     info += f", {float(row['train/images_per_s']):.0f} img/s" if row.get("train/images_per_s") else ""
                     progress.update(bars[job.name], completed=int(row["step"]) + 1, info=info)
+                    if not console.is_terminal and time.monotonic() - told > 15:  # no moving bars in a log file
+                        lines = (f"{t.description} {t.completed:.0f}/{t.total:.0f} {t.fields['info']}" for t in progress.tasks)
+                        console.print("   ".join(lines))
+                        told = time.monotonic()
                 if done:
                     finish(job)
                     progress.update(bars[job.name], completed=steps)
