@@ -17,6 +17,7 @@ Chosen here:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -90,7 +91,7 @@ class ComRoPE(Rotary):
         self.skew = nn.Parameter(torch.empty(num_heads, self.blocks, block_size * (block_size - 1) // 2))
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.skew, std=self.init_std * 2**0.5)
+        nn.init.normal_(self.skew, std=self.init_std * math.sqrt(2))
 
     def axis_weights(self) -> Tensor:
         """θ, how far a unit step on each axis turns each block: (H or 1, axes, m)."""

@@ -12,21 +12,15 @@ token is needed. Chosen here: block_size 8 and init_std 1.0 (the official defaul
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 
 import torch
 from torch import Tensor, nn
 
-from ..positions import Positions, Resize
+from ..positions import Positions, Resize, full_grid
 from .base import Card, Encoding
+from .expm import Blocks, skew_exp, turn_blocks
 from .skew import skew_matrix
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """Rotation matrices (B or 1, H, prefix + N, m, b, b) float32."""
-
-    matrices: Tensor
 
 
 class LieREComRoPE(Encoding):
@@ -83,28 +77,34 @@ class LieREComRoPE(Encoding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.skew, std=self.init_std * 2**0.5)
+        nn.init.normal_(self.skew, std=self.init_std * math.sqrt(2))
 
     def generators(self) -> Tensor:
         """S, (H, axes, m, b, b) float32."""
         return skew_matrix(self.skew.float(), self.block_size)
 
+    def rotations(self, coords: Tensor) -> Tensor:
+        """exp(Σ_a x_a S_a), (B, H, N, m, b, b), for coordinates (B, N, axes)."""
+        generators = self.generators()
+        return skew_exp(
+            sum(  # products, not a matmul, which autocast would downcast
+                coords[:, None, :, a, None, None, None] * generators[:, a, None] for a in range(self.axes)
+            )
+        )
+
     def prepare(self, pos: Positions) -> Blocks:
         self.check_axes(pos)
-        coords = pos.to("unit", self.resize)
+        if pos.indices is not None and pos.indices.shape[0] > 1 and pos.units == "index":
+            # Every image keeps cells of the same grid: one exponential for each cell, not for each token of each image.
+            grid = full_grid(pos.extent, train=pos.train, device=pos.coords.device)
+            matrices = self.rotations(grid.to("unit", self.resize))[0, :, pos.indices].transpose(0, 1)
+        else:
+            matrices = self.rotations(pos.to("unit", self.resize))
         if pos.prefix:
-            place = coords.new_full((coords.shape[0], pos.prefix, pos.axes), self.prefix_coord)
-            coords = torch.cat((place, coords), dim=1)
-        generators = self.generators()
-        exponent = sum(  # (B, H, N, m, b, b); products, not a matmul, which autocast would downcast
-            coords[:, None, :, a, None, None, None] * generators[:, a, None] for a in range(self.axes)
-        )
-        return Blocks(torch.linalg.matrix_exp(exponent.contiguous()))
+            place = matrices.new_full((1, 1, self.axes), self.prefix_coord)
+            lead = self.rotations(place).expand(matrices.shape[0], -1, pos.prefix, -1, -1, -1)
+            matrices = torch.cat((lead, matrices), dim=2)
+        return Blocks(matrices)
 
     def qk(self, q: Tensor, k: Tensor, ctx_q: Blocks, ctx_k: Blocks) -> tuple[Tensor, Tensor]:
-        return self.turn(q, ctx_q.matrices), self.turn(k, ctx_k.matrices)
-
-    def turn(self, x: Tensor, matrices: Tensor) -> Tensor:
-        """Column vectors x (B, H, N, D), cut into blocks, times the matrices of their tokens."""
-        blocks = x.unflatten(-1, (self.blocks, self.block_size)).to(matrices.dtype)
-        return (matrices * blocks[..., None, :]).sum(-1).flatten(-2).type_as(x)
+        return turn_blocks(q, ctx_q.matrices), turn_blocks(k, ctx_k.matrices)

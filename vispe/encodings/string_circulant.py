@@ -73,7 +73,7 @@ class StringCirculant(Rotary):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.odd, std=self.init_std * 2**0.5)
+        nn.init.normal_(self.odd, std=self.init_std * math.sqrt(2))
 
     def frequencies(self) -> Tensor:
         step = torch.arange(1, self.pairs + 1, device=self.odd.device)
