@@ -1,6 +1,7 @@
 """Generated and quoted documentation agrees with the code."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -59,3 +60,16 @@ def test_test_modules_have_unique_names():
     """pytest imports test modules by their last name."""
     names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name not in ("__init__.py", "conftest.py")]
     assert sorted(names) == sorted(set(names))
+
+
+def test_costs_are_of_known_encodings_and_every_dear_one_says_why():
+    script, costs = load_script("write_models"), load_script("measure_costs")
+    measured = json.loads((ROOT / "docs" / "costs.json").read_text(encoding="utf-8"))
+    assert set(measured) <= set(costs.measurable())
+    for name, cost in measured.items():
+        assert cost["forward"] > 0.8 and cost["train"] > 0.8 and cost["memory"] > 0.8, name
+        assert cost["train"] <= script.DEAR or name in script.REASONS, f"say in scripts/write_models.py why {name} is dear"
+
+
+def test_official_weights_are_of_encodings_that_exist():
+    assert set(load_script("write_models").weights()) <= set(ENCODINGS)

@@ -19,6 +19,7 @@ from . import eva02
 from .report import Draft
 from .tables import Grid
 
+ENCODINGS = ("beit_bias",)  # whose weights these are
 _TABLE = re.compile(r"(?:blocks\.(\d+)\.attn|rel_pos_bias)\.relative_position_bias_table")
 
 

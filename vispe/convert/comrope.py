@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .report import Draft
 from .tables import Grid
 
+ENCODINGS = ("comrope", "comrope_ap", "comrope_ld", "liere_comrope")  # whose weights these are
 _ROOT = "vision_model."
 _LAYER = re.compile(r"vision_model\.encoder\.layers\.(\d+)\.(.+)")
 _PARTS = {

@@ -15,6 +15,7 @@ from . import plain
 from .report import Draft
 from .tables import Grid
 
+ENCODINGS = ("cpe",)  # whose weights these are
 _PEG = re.compile(r"pos_block\.(\d+)\.proj\.(?:0\.)?(weight|bias)")
 
 

@@ -18,6 +18,7 @@ from . import eva02
 from .report import Draft
 from .tables import Grid
 
+ENCODINGS = ("rope_dinov3",)  # whose weights these are
 _BFLOAT16 = 2.0**-8  # largest relative error of rounding to bfloat16
 _DROPPED = {
     "mask_token": "a token of masked pre-training, not part of the encoder",

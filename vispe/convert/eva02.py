@@ -19,6 +19,7 @@ from . import plain, rope_vit
 from .report import Draft
 from .tables import Grid
 
+ENCODINGS = ("rope_eva02", "rope_timm")  # whose weights these are
 _GAMMA = re.compile(r"(blocks\.\d+)\.gamma_([12])")
 _SIDES = re.compile(r"(blocks\.\d+\.attn)\.(?:q_bias|q_proj\.(?:weight|bias))")
 _ROPE = re.compile(r"(?:^|\.)rope\w*\.")

@@ -15,6 +15,7 @@ from . import plain
 from .report import Draft
 from .tables import Grid
 
+ENCODINGS = ("irpe",)  # whose weights these are
 _TABLE = re.compile(r"rpe_([qkv])\.(?:rp_(rows|cols)\.)?lookup_table_(?:weight|bias)")
 _IN_BLOCK = re.compile(r"blocks\.(\d+)\.attn\.(rpe_.*)")
 

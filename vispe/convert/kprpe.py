@@ -17,6 +17,7 @@ from . import plain
 from .report import Draft
 from .tables import Grid
 
+ENCODINGS = ("kprpe",)  # whose weights these are
 _LINEAR = re.compile(r"(.*?)keypoint_linear\.(?:0\.)?weight")
 _TRUNK = {"first.weight": "0.weight", "first.bias": "0.bias", "norm.weight": "2.weight", "norm.bias": "2.bias"}
 

@@ -19,6 +19,7 @@ from . import plain
 from .report import Draft
 from .tables import Grid, fit_table
 
+ENCODINGS = ("liere",)  # whose weights these are
 _RAW = "generator_raw_params"
 _NAMES = (
     (r"transformer\.layers\.(\d+)\.0\.norm\.(\w+)", r"blocks.\1.norm1.\2"),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .report import Draft
 from .tables import Grid, fit_own_tables, fit_table
 
+ENCODINGS = ("learned", "sincos2d")  # whose weights these are
 _TRAINING_ONLY = {
     "mask_token": "a token of masked pre-training, not part of the encoder",
     "decoder_": "MAE's decoder, not part of the encoder",

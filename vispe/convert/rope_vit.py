@@ -15,6 +15,8 @@ from . import plain
 from .report import Draft
 from .tables import Grid
 
+ENCODINGS = ("rope_axial", "rope_mixed")  # whose weights these are
+
 
 def matches(keys: Iterable[str]) -> bool:
     keys = set(keys)

@@ -16,6 +16,7 @@ from . import plain
 from .report import Draft
 from .tables import Grid
 
+ENCODINGS = ("seqpe",)  # whose weights these are
 _NET = "pe_model."
 _PE_QK = re.compile(r"(?:blocks\.(\d+)\.attn\.)?(?:\w+\.)*?pe_qk\.(weight|bias)")
 _TOP = {

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from .report import Draft
 from .tables import Grid
 
+ENCODINGS = ("swin_bias", "swinv2_cpb")  # whose weights these are
 _STAGE = re.compile(r"layers\.\d+\.blocks\.\d+\.attn\.(?:relative_position_bias_table|cpb_mlp\.0\.weight)")
 _NAMES = {
     "relative_position_bias_table": "table", "cpb_mlp.0.weight": "fc1.weight", "cpb_mlp.0.bias": "fc1.bias",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,10 +91,17 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def markdown(table: list[Row]) -> str:
-    """The table for documentation."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    lines += ["| " + " | ".join(text.replace("|", "\\|") for text in cells(row)) + " |" for row in table]
+def markdown(table: list[Row], extra: Mapping[str, Mapping[str, str]] | None = None) -> str:
+    """The table for documentation.
+
+    Args:
+        extra: further columns: {title: {encoding: text}}, "-" where an encoding has none.
+    """
+    extra = extra or {}
+    lines = ["| " + " | ".join((*COLUMNS, *extra)) + " |", "|" + "---|" * (len(COLUMNS) + len(extra))]
+    for row in table:
+        texts = (*cells(row), *(column.get(row.name, "-") for column in extra.values()))
+        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |")
     return "\n".join(lines)
 
 
