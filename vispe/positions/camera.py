@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from .camera_checks import check_cameras, check_depth, check_image_size
+from .camera_formats import invert_pose
 from .grid import Positions, patch_grid
 
 _FIELDS = tuple(f.name for f in fields(Positions))  # here, because a compiler cannot read the fields of a class
@@ -107,6 +109,7 @@ def with_cameras(
     *,
     image_size: tuple[int, int] | None = None,
     depth: Tensor | None = None,
+    frame: Literal["world", "first"] = "world",
 ) -> CameraPositions:
     """Positions that carry cameras.
 
@@ -117,6 +120,8 @@ def with_cameras(
         intrinsics: (V, 3, 3) or (B, V, 3, 3) in pixels of `image_size`, zero-skew or not.
         image_size: (height, width) in pixels; needed with intrinsics.
         depth: (N,) or (B, N), positive metres along z at each token of all views; 0 or less where it is not known.
+        frame: "world" keeps the poses; "first" moves the world to the axes of view 0, in float64, ahead of rounding to
+            float32: what cameras kilometres from the origin need (pass float64).
 
     Raises:
         ValueError: half precision, NaN, matrices that are not rigid (with the deviation), singular or normalised intrinsics,
@@ -124,7 +129,12 @@ def with_cameras(
     """
     if pos.axes != 2 or pos.units == "custom" or pos.extent is None:
         raise ValueError("with_cameras: needs positions of an image's patches (patch_grid), which have rows and columns.")
+    if frame not in ("world", "first"):
+        raise ValueError(f"with_cameras: frame is 'world' or 'first', got {frame!r}.")
     world_to_camera, intrinsics = check_cameras(world_to_camera, intrinsics)
+    if frame == "first":
+        world_to_camera = world_to_camera.double() @ invert_pose(world_to_camera[:, :1].double())
+    world_to_camera = world_to_camera.float()
     image_size = check_image_size(image_size, intrinsics)
     views = world_to_camera.shape[1]
     known = {name: getattr(pos, name) for name in _FIELDS}
@@ -158,10 +168,11 @@ def camera_grid(
     depth: Tensor | None = None,
     prefix: int = 0,
     train: tuple[int, int] | None = None,
+    frame: Literal["world", "first"] = "world",
 ) -> CameraPositions:
     """All tokens of V views of `height` x `width` cells each; arguments as in `with_cameras` and `patch_grid`."""
     pos = patch_grid(height, width, prefix=prefix, train=train, device=world_to_camera.device)
-    return with_cameras(pos, world_to_camera, intrinsics, image_size=image_size, depth=depth)
+    return with_cameras(pos, world_to_camera, intrinsics, image_size=image_size, depth=depth, frame=frame)
 
 
 def _check_batches(coords: Tensor, cameras: Tensor, intrinsics: Tensor | None, depth: Tensor | None) -> None:

@@ -9,7 +9,7 @@ RIGID = 1e-3  # largest entry of R·Rᵀ − I that rounding and files with few 
 
 
 def check_cameras(world_to_camera: Tensor, intrinsics: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Float32 copies (B or 1, V, 4, 4) and (B or 1, V, 3, 3) of cameras that passed every check.
+    """Poses (B or 1, V, 4, 4), in their dtype, and float32 intrinsics (B or 1, V, 3, 3) that passed every check.
 
     Values are checked only when not compiling, because a graph cannot raise.
     """
@@ -24,7 +24,7 @@ def check_cameras(world_to_camera: Tensor, intrinsics: Tensor | None) -> tuple[T
         check_rigid(world_to_camera, "world_to_camera")
         if intrinsics is not None:
             check_intrinsics(intrinsics)
-    return world_to_camera.float(), None if intrinsics is None else intrinsics.float()
+    return world_to_camera, None if intrinsics is None else intrinsics.float()
 
 
 def check_rigid(pose: Tensor, name: str = "pose") -> Tensor:
