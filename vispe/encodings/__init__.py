@@ -15,6 +15,7 @@ from .eva02_at import Eva02At
 from .fire import Fire
 from .fire2d import Fire2d
 from .gta2d import Gta2d
+from .harope import HARoPE
 from .irpe import Irpe
 from .kprpe import KPRPE
 from .learnable_fourier import LearnableFourier
@@ -65,6 +66,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "ms_grape": MsGrape,
     "rope3d": Rope3d,
     "rope_eva02": RopeEva02,
+    "harope": HARoPE,
     "string_cayley": StringCayley,
     "string_circulant": StringCirculant,
     "rope_timm": RopeTimm,

@@ -252,14 +252,18 @@ class EncodedVisionTransformer(VisionTransformer):
 
 
 def fold_basis(qkv: nn.Linear, basis: Tensor) -> None:
-    """Multiply the query and key rows of a fused projection by (H, D, D) matrices, one a head, in place."""
-    heads, head_dim, _ = basis.shape
+    """Multiply the query and key rows of a fused projection by matrices, one a head, in place.
+
+    Args:
+        basis: (H, D, D) for both, or (2, H, D, D) for queries and for keys.
+    """
+    heads, head_dim = basis.shape[-3:-1]
     size = heads * head_dim
-    for start in (0, size):
+    for i, matrices in enumerate(basis.double().expand(2, -1, -1, -1)):
         for tensor in (qkv.weight, qkv.bias):
             if tensor is not None:
-                rows = tensor[start : start + size].view(heads, head_dim, -1)
-                rows.copy_((basis.double() @ rows.double()).to(tensor.dtype))
+                rows = tensor[i * size : (i + 1) * size].view(heads, head_dim, -1)
+                rows.copy_((matrices @ rows.double()).to(tensor.dtype))
 
 
 def _causal(mask: Tensor | None, is_causal: bool, x: Tensor) -> Tensor | None:
