@@ -44,7 +44,7 @@ class EncodingStack(nn.ModuleDict):
         names = spec.split("+")
         if len(set(names)) < len(names):
             raise ValueError(f"encoding {spec!r} names one encoding twice; every member must be another one.")
-        per_name = _options_by_name(names, options or {})
+        per_name = options_by_name(names, options or {})
         self.spec, self.depth = spec, depth
         for name in names:
             cls = encoding_class(name)
@@ -212,7 +212,8 @@ def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {key: tuple(value.shape) for key, value in tensors.items()}
 
 
-def _options_by_name(names: list[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def options_by_name(names: list[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Each member's options: all of them for a single name, by name in a composition."""
     if len(names) == 1:
         return {names[0]: options}
     unknown = set(options) - set(names)

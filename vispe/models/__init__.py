@@ -1,6 +1,7 @@
 """Hosts: models that take any encoding of the table."""
 
-from . import vit_zoo
+from . import video_zoo, vit_zoo
+from .video_vit import EncodedVideoTransformer
 from .vit import EncodedVisionTransformer
 
-__all__ = ["EncodedVisionTransformer", "vit_zoo"]
+__all__ = ["EncodedVideoTransformer", "EncodedVisionTransformer", "video_zoo", "vit_zoo"]

@@ -6,6 +6,7 @@ checkpointing, saving) and replaces the learned table by `self.encoding`, an `En
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -32,9 +33,12 @@ class EncodedVisionTransformer(VisionTransformer):
             img_size. Learned tables are made for img_size, so that a model comes back from its saved arguments with the table
             that `set_input_size` left it.
         patch_drop_rate: share of patches dropped in training; the kept ones keep their own positions.
+        embed_layer, block_fn: what makes tokens of pixels, and the blocks; for subclasses.
         timm_kwargs: every other argument of timm's VisionTransformer, which refuses unknown ones. `pos_embed` and
             `dynamic_img_size` are not among them: the encoding is the position embedding, and sizes are always dynamic.
     """
+
+    stack_class: type[EncodingStack] = EncodingStack
 
     def __init__(
         self,
@@ -45,6 +49,8 @@ class EncodedVisionTransformer(VisionTransformer):
         patch_drop_rate: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        embed_layer: Callable[..., nn.Module] = PatchEmbed,
+        block_fn: type[nn.Module] = Block,
         **timm_kwargs: Any,
     ) -> None:
         for name in ("pos_embed", "dynamic_img_size", "no_embed_class"):
@@ -54,7 +60,7 @@ class EncodedVisionTransformer(VisionTransformer):
                     f"(e.g. encoding='learned', encoding_kwargs={{'prefix_rows': True}}) and any image size is accepted."
                 )
         super().__init__(
-            img_size=img_size, pos_embed="none", dynamic_img_size=True, embed_layer=PatchEmbed, block_fn=Block,
+            img_size=img_size, pos_embed="none", dynamic_img_size=True, embed_layer=embed_layer, block_fn=block_fn,
             attn_layer=Attention, device=device, dtype=dtype, **timm_kwargs,
         )  # fmt: skip
         self.train_grid = self._grid_of(img_size if train_size is None else train_size)
@@ -65,11 +71,12 @@ class EncodedVisionTransformer(VisionTransformer):
         if patch_drop_rate > 0:
             self.patch_drop = PatchDropoutWithIndices(patch_drop_rate, num_prefix_tokens=0)
         with torch.device(device) if device is not None else torch.device(self.patch_embed.proj.weight.device):
-            self.encoding = EncodingStack(
+            self.encoding = self.stack_class(
                 encoding,
                 dim=self.embed_dim,
                 num_heads=self.blocks[0].attn.num_heads,
                 depth=len(self.blocks),
+                axes=len(grid),
                 options=encoding_kwargs,
                 facts=self._facts(grid),
             )
@@ -133,8 +140,8 @@ class EncodedVisionTransformer(VisionTransformer):
 
     def _embed(self, x: Tensor) -> tuple[Tensor, list[Any]]:
         patches = self.patch_embed(x)  # (B, H, W, C)
-        pos = self.positions(patches.shape[1], patches.shape[2], x.device)
-        return self.start(patches.flatten(1, 2), with_image(pos, x) if self.encoding.wants_image else pos)
+        pos = self.positions(*patches.shape[1:-1], device=x.device)
+        return self.start(patches.flatten(1, -2), with_image(pos, x) if self.encoding.wants_image else pos)
 
     def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """Images (B, C, height, width) to normalised tokens (B, prefix + N, C)."""
@@ -161,7 +168,7 @@ class EncodedVisionTransformer(VisionTransformer):
         if output_fmt not in ("NCHW", "NLC"):
             raise ValueError(f"forward_intermediates: output_fmt must be 'NCHW' or 'NLC', got {output_fmt!r}.")
         take, last = feature_take_indices(len(self.blocks), indices)
-        grid = self.patch_embed.dynamic_feat_size(x.shape[-2:])
+        grid = self.patch_embed.dynamic_feat_size(x.shape[2:])
         x, ctx = self._embed(x)
         attn_mask = _causal(attn_mask, is_causal, x)
         found = []
@@ -235,20 +242,28 @@ class EncodedVisionTransformer(VisionTransformer):
     @torch.no_grad()
     def fold(self) -> EncodedVisionTransformer:
         """Bake learned rotary bases into W_q and W_k, in place, for inference: plain rotary remains. Returns self."""
-        for name, member in list(self.encoding.items()):
-            layers = list(member) if isinstance(member, nn.ModuleList) else []
-            if not layers or not hasattr(layers[0], "folded"):
-                continue
-            plain = nn.ModuleList()
-            for block, layer in zip(self.blocks, layers):
-                if not isinstance(block.attn.q_norm, nn.Identity):
-                    raise ValueError(f"fold: {name} cannot be folded through q_norm and k_norm; use the model unfolded.")
-                basis, rotary = layer.folded()
-                fold_basis(block.attn.qkv, basis)
-                rotary.default_resize = layer.default_resize
-                plain.append(rotary.to(block.attn.qkv.weight.device))
-            self.encoding[name] = plain.train(self.training)
+        for stack, attentions in self.attentions():
+            for name, member in list(stack.items()):
+                if isinstance(member, nn.ModuleList) and hasattr(member[0], "folded"):
+                    stack[name] = fold_layers(name, attentions, member).train(self.training)
         return self
+
+    def attentions(self) -> list[tuple[EncodingStack, list[nn.Module]]]:
+        """Every stack of encodings with the attention layers that it serves."""
+        return [(self.encoding, [block.attn for block in self.blocks])]
+
+
+def fold_layers(name: str, attentions: list[nn.Module], layers: nn.ModuleList) -> nn.ModuleList:
+    """Bake the bases of one encoding's layers into their attentions; returns the plain rotary that is left of each."""
+    plain = nn.ModuleList()
+    for attn, layer in zip(attentions, layers):
+        if not isinstance(attn.q_norm, nn.Identity):
+            raise ValueError(f"fold: {name} cannot be folded through q_norm and k_norm; use the model unfolded.")
+        basis, rotary = layer.folded()
+        fold_basis(attn.qkv, basis)
+        rotary.default_resize = layer.default_resize
+        plain.append(rotary.to(attn.qkv.weight.device))
+    return plain
 
 
 def fold_basis(qkv: nn.Linear, basis: Tensor) -> None:
