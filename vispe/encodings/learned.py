@@ -98,6 +98,11 @@ class Learned(Encoding):
                 "learned: a table needs grid positions (patch_grid), got custom coordinates; use learnable_fourier or "
                 "sincos2d for free coordinates."
             )
+        if pos.grid is None and pos.indices is None:
+            raise ValueError(
+                "learned: these positions stand between the cells of a table; place tokens on whole cells, e.g. "
+                "RandomPositions(inference='linspace_int')."
+            )
         if self.prefix_rows not in (0, pos.prefix):
             raise ValueError(
                 f"learned: the table has {self.prefix_rows} prefix rows, the tokens have {pos.prefix} prefix tokens; "

@@ -75,6 +75,11 @@ class LearnedSpacetime(Encoding):
                 "learned_spacetime: tables need grid positions (video_grid, patch_grid), got custom coordinates; use "
                 "learnable_fourier for free coordinates."
             )
+        if pos.grid is None and pos.indices is None:
+            raise ValueError(
+                "learned_spacetime: these positions stand between the cells of a table; place tokens on whole cells, e.g. "
+                "RandomPositions(inference='linspace_int')."
+            )
         table, time = self.tables(pos.extent)
         if time is not None:
             table = (time[:, :, None] + table[:, None]).flatten(1, 2)  # frames outside
