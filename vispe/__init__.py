@@ -1,11 +1,10 @@
 """vispe: the zoo of positional encodings for vision and multimodal transformers."""
 
-from timm import create_model
-
 from . import models
 from .adapters import open_clip, swap
 from .convert import load
 from .encodings import create_encoding, list_encodings
+from .models.create import create_model
 from .positions import patch_grid, video_grid
 
 __version__ = "0.1.0"
