@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 import timm
 import torch
-from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_info
 from timm.data import Mixup
 from timm.loss import BinaryCrossEntropy, SoftTargetCrossEntropy
@@ -14,10 +13,10 @@ from torch import nn
 import vispe  # noqa: F401  registers vispe's models in timm
 from train import optim, weights
 from train.metrics import Accuracies
-from train.seeds import run_seed, seed_all
+from train.schedule import ScheduledTask
 
 
-class ImageClassification(LightningModule):
+class ImageClassification(ScheduledTask):
     """Trains and evaluates an image classifier; all settings are plain values, kept in the checkpoint.
 
     Args:
@@ -125,29 +124,11 @@ class ImageClassification(LightningModule):
     def setup(self, stage: str) -> None:
         data = self.trainer.datamodule
         if stage in ("fit", "validate", "test") and data is not None:
-            self.accuracies = Accuracies(self.num_classes, data.sizes(), self.coords)
+            groups = getattr(data, "class_groups", None)
+            self.accuracies = Accuracies(self.num_classes, data.sizes(), self.coords, groups=groups)
 
-    def configure_optimizers(self) -> dict[str, Any]:
-        p, steps = self.hparams, self.trainer.estimated_stepping_batches
-        if steps == float("inf"):
-            raise ValueError("the cosine schedule needs an end: set trainer.max_epochs or trainer.max_steps")
-        optimizer = optim.build_optimizer(
-            self.net,
-            optimizer=p.optimizer,
-            lr=p.lr,
-            weight_decay=p.weight_decay,
-            layer_decay=p.layer_decay,
-            options=dict(p.optimizer_kwargs or {}),
-        )
-        scheduler = optim.warmup_cosine(
-            optimizer,
-            steps=int(steps),
-            warmup=p.warmup,
-            warmup_lr_ratio=p.warmup_lr / p.lr,
-            min_lr_ratio=p.min_lr / p.lr,
-        )
-        self._options = optim.group_options(optimizer)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+    def optimised(self) -> nn.Module:
+        return self.net
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._resampled, lines = weights.fit_checkpoint(self, checkpoint)
@@ -155,18 +136,14 @@ class ImageClassification(LightningModule):
             rank_zero_info(f"checkpoint: {line}")
 
     def on_train_start(self) -> None:
+        super().on_train_start()
         if self.trainer.ckpt_path:
             optimizer = self.optimizers(use_pl_optimizer=False)
-            optim.restore_options(optimizer, self.lr_schedulers(), self._options)
             resampled = [p for name, p in self.net.named_parameters() if name in self._resampled]
             if dropped := optim.drop_stale_state(optimizer, resampled):
                 rank_zero_info(f"checkpoint: the moments of {dropped} resampled parameters start anew")
 
     # training
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        # dropout, stochastic depth and mixup depend on the step alone: a resumed run repeats them exactly
-        seed_all(run_seed(), self.current_epoch, batch_idx, self.global_rank)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Logits (B, C) of images (B, channels, H, W), from the averaged weights if there are some and it is not training."""

@@ -4,15 +4,14 @@ from typing import Any
 
 import timm
 import torch
-from lightning.pytorch import LightningModule
 from timm.layers import PatchDropoutWithIndices, to_2tuple
 
-from train import optim
-from train.seeds import mix, run_seed, seed_all
+from train.schedule import ScheduledTask
+from train.seeds import mix
 from vispe.models.vit import EncodedVisionTransformer
 
 
-class PretextTask(LightningModule):
+class PretextTask(ScheduledTask):
     """Base of the tasks that train a ViT to tell where its patches come from; labels are not used.
 
     The checkpoint's ``net.`` entries are the ViT's: give the file to ``ImageClassification`` as ``init_from``. Its
@@ -104,37 +103,7 @@ class PretextTask(LightningModule):
         """Names that timm's optimizer factory exempts."""
         return {f"net.{name}" for name in self.net.no_weight_decay()}
 
-    def configure_optimizers(self) -> dict[str, Any]:
-        p, steps = self.hparams, self.trainer.estimated_stepping_batches
-        if steps == float("inf"):
-            raise ValueError("the cosine schedule needs an end: set trainer.max_epochs or trainer.max_steps")
-        optimizer = optim.build_optimizer(
-            self,
-            optimizer=p.optimizer,
-            lr=p.lr,
-            weight_decay=p.weight_decay,
-            layer_decay=None,
-            options=dict(p.optimizer_kwargs or {}),
-        )
-        scheduler = optim.warmup_cosine(
-            optimizer,
-            steps=int(steps),
-            warmup=p.warmup,
-            warmup_lr_ratio=p.warmup_lr / p.lr,
-            min_lr_ratio=p.min_lr / p.lr,
-        )
-        self._options = optim.group_options(optimizer)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-    def on_train_start(self) -> None:
-        if self.trainer.ckpt_path:
-            optim.restore_options(self.optimizers(use_pl_optimizer=False), self.lr_schedulers(), self._options)
-
     # steps
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        # every random choice depends on the step alone: a resumed run repeats them exactly
-        seed_all(run_seed(), self.current_epoch, batch_idx, self.global_rank)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss, accuracy = self.step(batch[0])

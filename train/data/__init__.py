@@ -1,8 +1,9 @@
 """Data modules, by the short names that the command line takes."""
 
+from train.data.clips import TwoShotClips
 from train.data.fashion import FashionMNIST
 from train.data.folder import ImageFolderData
 from train.data.glyphs import Glyphs
 from train.data.shards import WebDatasetData
 
-__all__ = ["FashionMNIST", "Glyphs", "ImageFolderData", "WebDatasetData"]
+__all__ = ["FashionMNIST", "Glyphs", "ImageFolderData", "TwoShotClips", "WebDatasetData"]
