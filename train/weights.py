@@ -6,7 +6,9 @@ import torch
 from timm.models import load_state_dict
 
 from vispe.convert import convert, load
-from vispe.convert.files import read, stored_grid
+from vispe.convert.files import read, stored_grid, unwrap
+from vispe.convert.inflate import PATCH, inflate
+from vispe.models.video_vit import EncodedVideoTransformer
 
 EMA, NET = "ema.module.", "net."
 
@@ -19,11 +21,21 @@ def init_from(net: torch.nn.Module, path: str) -> list[str]:
     """
     if hasattr(net, "encoding"):
         content = read(path)
+        if isinstance(net, EncodedVideoTransformer) and is_image(content):
+            state, report = inflate(content, net)
+            net.load_state_dict(state, strict=False)
+            return str(report).splitlines()
         return str(load(net, content, strict=False)).splitlines()
     state, report = keep_fitting(net, load_state_dict(path, use_ema=True))
     missing, unexpected = net.load_state_dict(state, strict=False)
     report += [f"missing in the file, at its initial value: {key}" for key in missing]
     return report + [f"in the file, not used: {key}" for key in unexpected]
+
+
+def is_image(content: dict[str, Any]) -> bool:
+    """Whether these are the weights of an image model, whose patches have no frames."""
+    kernel = unwrap(content)[0].get(PATCH)
+    return kernel is not None and kernel.ndim == 4
 
 
 def keep_fitting(net: torch.nn.Module, state: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -37,7 +49,7 @@ def keep_fitting(net: torch.nn.Module, state: dict[str, Any]) -> tuple[dict[str,
 
 
 def fit_state(
-    net: torch.nn.Module, state: dict[str, Any], grid: tuple[int, int] | None
+    net: torch.nn.Module, state: dict[str, Any], grid: tuple[int, ...] | None
 ) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """A state dict of the same model, made to fit another image size or class count.
 

@@ -45,7 +45,7 @@ def moments(motion, frames=8, pace="denser"):
     u = dict.fromkeys(SLOTS, 0.5)
     count = frames // 2
     progress = torch.arange(count) / (count - 1) if pace == "denser" else torch.arange(count) / STEPS
-    grid = _grid(motion, progress - progress.mean(), 0.25, u, (96, 96))  # (frames, H, W, 2)
+    grid = _grid(motion, progress - progress.mean(), 0.15, u, (96, 96))  # (frames, H, W, 2)
     inside = (grid.abs() <= 1).all(-1)
     rows, columns = torch.meshgrid(torch.arange(96.0), torch.arange(96.0), indexing="ij")
     area = inside.sum((1, 2)).float()
@@ -62,13 +62,13 @@ def test_motions(motion):
     for got, sign in zip(moved.tolist(), want):
         assert got * sign > 15 if sign else abs(got) < 1
     assert grown > 2 if motion == "grow" else 0.9 < grown < 1.1
-    assert 0.9 < turned < 1.7 if motion == "turn" else abs(turned) < 1e-3  # clockwise on the screen
+    assert 1.2 < turned < 1.9 if motion == "turn" else abs(turned) < 1e-3  # clockwise on the screen
 
 
 def test_what_more_frames_mean():
     few, dense, long = moments("right")[0], moments("right", 16)[0], moments("right", 16, "longer")[0]
-    assert (dense[-1] - dense[0] - (few[-1] - few[0])).abs().max() < 0.5
-    assert (long[1] - long[0] - (few[1] - few[0])).abs().max() < 0.5
+    assert (dense[-1] - dense[0] - (few[-1] - few[0])).abs().max() < 1.5
+    assert (long[1] - long[0] - (few[1] - few[0])).abs().max() < 1.5  # whole pixels
     assert long[-1, 1] - long[0, 1] > 2 * (few[-1, 1] - few[0, 1])
     assert TwoShot("test", frames=16)[0][0].shape == TwoShot("test", frames=16, pace="longer")[0][0].shape == (3, 16, 32, 32)
 

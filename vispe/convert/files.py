@@ -11,7 +11,7 @@ import torch
 from timm.layers import to_2tuple
 from torch import Tensor
 
-_WRAPPERS = ("state_dict", "model", "module")
+_WRAPPERS = ("state_dict", "model", "module", "ema")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 GRID_NOTE = "vispe.grid"
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
@@ -73,15 +73,21 @@ def grid_of(size: int | tuple[int, int], kernel: Tensor, *, padded: bool = False
     return int(rows), int(columns)
 
 
-def stored_grid(content: Mapping[str, Any]) -> tuple[int, int] | None:
-    """(rows, columns) of patches that one of our training checkpoints was trained on; None for anything else."""
+def stored_grid(content: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """(rows, columns) of patches, or (frames, rows, columns) of tubelets, that one of our training checkpoints was trained
+    on; None for anything else."""
     settings, state = content.get("hyper_parameters"), content.get("state_dict")
     if not isinstance(settings, Mapping) or not isinstance(state, Mapping):
         return None
     kernel, kwargs = state.get("net.patch_embed.proj.weight"), settings.get("model_kwargs") or {}
     if kernel is None or ("img_size" not in kwargs and not any(key.startswith("net.encoding.") for key in state)):
         return None
-    return grid_of(kwargs.get("img_size", 224), kernel, padded=kwargs.get("dynamic_img_pad", False))
+    padded = kwargs.get("dynamic_img_pad", False)
+    grid = grid_of(kwargs.get("img_size", 224), kernel, padded=padded)
+    if kernel.ndim == 4:
+        return grid
+    frames, tubelet = kwargs.get("num_frames", 16), kernel.shape[2]
+    return (-(-frames // tubelet) if padded else frames // tubelet, *grid)
 
 
 def noted_grid(path: str | Path) -> tuple[int, int] | None:

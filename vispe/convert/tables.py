@@ -11,7 +11,7 @@ from ..encodings.functional import resample_table
 from ..encodings.stack import fit_tables
 from .report import Draft
 
-Grid = tuple[int, int]
+Grid = tuple[int, ...]  # rows and columns, of videos with the frames ahead of them
 TABLE = "encoding.learned.pos_embed"
 
 
@@ -37,19 +37,25 @@ def fit_table(draft: Draft, model: nn.Module, key: str, source_grid: Grid | None
 
 
 def fit_own_tables(draft: Draft, model: nn.Module, source_grid: Grid) -> None:
-    """Put the tables of other encodings (biases over offsets and the like) under our own names, made for `source_grid`."""
+    """Put the tables of other encodings (biases over offsets and the like) under our own names, made for `source_grid`.
+
+    Of a video's (T, H, W), encodings of frames alone have (H, W), those along time (T,).
+    """
     for name, encoding in model.encoding.encodings() if hasattr(model, "encoding") else ():
         keys = {key: f"encoding.{name}.{key}" for key in encoding.state_dict()}
         if name == "learned" or not hasattr(encoding, "set_grid") or any(k not in draft.left for k in keys.values()):
             continue
-        if len(encoding.grid) != len(source_grid):
+        cells = {len(source_grid): source_grid}
+        cells |= {2: source_grid[1:], 1: source_grid[:1]} if len(source_grid) == 3 else {}
+        if len(encoding.grid) not in cells:
             continue
+        source = cells[len(encoding.grid)]
         given = {key: draft.left[full] for key, full in keys.items()}
-        fitted = fit_tables(encoding, given, source_grid, name=name)
+        fitted = fit_tables(encoding, given, source, name=name)
         for key, full in keys.items():
             draft.put(full, fitted[key], full)
             if fitted is not given:
-                sizes = ("x".join(map(str, grid)) for grid in (source_grid, encoding.grid))
+                sizes = ("x".join(map(str, grid)) for grid in (source, encoding.grid))
                 draft.report.resampled[full] = " to ".join(sizes)
 
 

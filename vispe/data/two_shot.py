@@ -106,7 +106,7 @@ class TwoShot(Dataset):
         progress = torch.arange(count) / (count - 1) if self.pace == "denser" else torch.arange(count) / STEPS
         progress = progress - progress.mean()  # the middle of the motion lies in the middle of the shot
         background = self._background(u)
-        side = 0.5 + 0.2 * u["side"]  # of the shorter edge
+        side = 0.5 + 0.15 * u["side"]  # of the shorter edge
         sprite = self._sprite(u, max(8, round(side * min(self.size))))
         layer = F.grid_sample(
             sprite.expand(count, -1, -1, -1), _grid(motion, progress, side, u, self.size), mode="bilinear",
@@ -152,12 +152,12 @@ def uniform(count: int, *key: int) -> np.ndarray:
 
 def _grid(motion: str, progress: Tensor, side: float, u: dict[str, float], size: tuple[int, int]) -> Tensor:
     """Where in the sprite, in [-1, 1], each pixel of each frame lies: (frames, H, W, 2), x first."""
-    zeros, travel = torch.zeros_like(progress), progress * (0.22 + 0.1 * u["travel"])
+    zeros, travel = torch.zeros_like(progress), progress * (0.3 + 0.1 * u["travel"])
     dy = travel if motion == "down" else zeros
     dx = {"right": travel, "left": -travel}.get(motion, zeros)
-    grown = side * 2 ** (progress * (0.8 + 0.4 * u["travel"])) if motion == "grow" else zeros + side
-    turned = progress * math.radians(60 + 30 * u["travel"]) if motion == "turn" else zeros
-    turned = turned + (u["angle"] - 0.5) * 0.5
+    grown = side * 2 ** (progress * (1 + 0.4 * u["travel"])) if motion == "grow" else zeros + side
+    turned = progress * math.radians(75 + 30 * u["travel"]) if motion == "turn" else zeros
+    turned = turned + (u["angle"] - 0.5) * 0.2
     height, width = size
     y = (torch.arange(height) + 0.5 - height / 2) / min(size) - 0.2 * (u["y"] - 0.5)
     x = (torch.arange(width) + 0.5 - width / 2) / min(size) - 0.2 * (u["x"] - 0.5)
