@@ -115,20 +115,23 @@ class ComRoPE(Rotary):
         one.check_axes(pos)
         coords = one.coordinates(pos)
         if pos.prefix:
-            place = coords.new_full((coords.shape[0], pos.prefix, pos.axes), one.prefix_coord)
-            coords = torch.cat((place, coords), dim=1)
+            coords = torch.cat((one.lead(coords, pos).expand(coords.shape[0], -1, -1), coords), dim=1)
         if one.training and one.offset and pos.units != "custom":
             coords = coords + torch.randn(pos.axes, device=coords.device) * one.offset
         skew = skew_matrix(torch.stack([layer.skew.float() for layer in layers]), one.block_size)  # (L, H, m, b, b)
         basis, rates = skew_schur(skew.detach())
         weights = torch.stack([layer.axis_weights().float() for layer in layers])  # (L, H or 1, axes, m)
         times = phase(coords, weights)  # (L, B, H or 1, N, m)
-        angle = (times[..., None] * rates[:, None, :, None]).flatten(-2)  # (L, B, H, N, m · pairs)
+        angle, factor = (times[..., None] * rates[:, None, :, None]).flatten(-2), None  # (L, B, H, N, m · pairs)
+        if one.extrapolation is not None:
+            # One block's planes slow down by different factors, which no single time does: its matrix gets no gradient here.
+            freqs, factor = one.extrapolated((weights[..., None] * rates[:, :, None]).flatten(-2), pos)
+            angle, skew = phase(coords, freqs), skew.detach()
         parts = zip(angle.cos(), angle.sin(), skew, basis, rates, times.detach())
-        return [ComRotation(*part) for part in parts]
+        return [ComRotation(*part, factor=factor) for part in parts]
 
     def qk(self, q: Tensor, k: Tensor, ctx_q: ComRotation, ctx_k: ComRotation) -> tuple[Tensor, Tensor]:
-        return (turn_in_basis(q, *ctx_q.parts()), turn_in_basis(k, *ctx_k.parts()))
+        return ctx_q.weigh(turn_in_basis(q, *ctx_q.parts())), ctx_k.weigh(turn_in_basis(k, *ctx_k.parts()))
 
     @torch.no_grad()
     def frequencies(self) -> Tensor:

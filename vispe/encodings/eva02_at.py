@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..positions import Positions, Resize
 from .base import Card
+from .extrapolation import Series
 from .rope_eva02 import grid_option
 from .rotary import Rotary, block_frequencies, positive, reference_indices, split_pairs
 
@@ -68,6 +69,14 @@ class Eva02At(Rotary):
             return space
         time = self.time_theta ** -(torch.arange(2 * self.pairs, dtype=torch.float32) / (2 * self.pairs))
         return torch.cat((time[None, None], space), dim=1)  # (1, [t, row, col], d / 2)
+
+    def series(self) -> tuple[Series, ...]:
+        time = (Series(self.time_theta, 2 * self.pairs),) * (self.axes - 2)
+        return time + (Series(self.theta, self.pairs),) * 2
+
+    def cell(self, train: tuple[int, ...]) -> tuple[float, ...]:
+        space = self.pretrain_grid or train[-2:]
+        return (1.0,) * (self.axes - 2) + tuple(r / n for r, n in zip(space, train[-2:]))
 
     def places(self, pos: Positions) -> Tensor:
         if pos.units == "custom" or (self.pretrain_grid is None and self.resize == "extend"):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..positions import Positions, Resize, full_grid
 from .base import Composed, Encoding
+from .extrapolation import Extrapolation
 from .stack import EncodingStack, options_by_name
 
 OUTSIDE = {"tokens", "between", "hidden"}
@@ -157,6 +158,12 @@ class FactorisedStack(nn.Module):
     def set_coords(self, resize: Resize | None) -> None:
         for stack in self.stacks():
             stack.set_coords(resize)
+
+    def set_extrapolation(self, setting: str | Extrapolation | None) -> None:
+        """See `EncodingStack.set_extrapolation`; acts on the parts that have rotary frequencies."""
+        parts = [stack for stack in self.stacks() if any(hasattr(e, "set_extrapolation") for _, e in stack.encodings())]
+        for stack in parts or self.stacks():  # without any, the first one says so
+            stack.set_extrapolation(setting)
 
     def truncate(self, depth: int) -> None:
         self.depth = min(depth, self.depth)

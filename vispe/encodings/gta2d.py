@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..positions import Resize
 from .base import Card
+from .extrapolation import Series
 from .functional import rotate
 from .rotary import Rotary, Rotation, block_frequencies, positive, split_pairs
 
@@ -60,6 +61,9 @@ class Gta2d(Rotary):
         freqs = self.theta ** -(torch.arange(self.pairs, dtype=torch.float32) / self.pairs)
         blocks = block_frequencies(freqs, self.axes)  # (1, axes, axes · n), axis outside
         return blocks.unflatten(-1, (self.axes, self.pairs)).transpose(-1, -2).flatten(-2)
+
+    def series(self) -> tuple[Series, ...]:
+        return (Series(self.theta, self.pairs),) * self.axes
 
     def v(self, v: Tensor, ctx_k: Rotation) -> Tensor:
         return rotate(v, ctx_k.cos, ctx_k.sin, self.layout) if self.transform_values else v

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from ..positions import Positions, Resize
 from .base import Card, at_least_float32
 from .expm import skew_exp
+from .extrapolation import Series
 from .rope3d import Rope3d
 from .rotary import Rotary, Rotation, block_frequencies, positive, split_pairs
 from .skew import skew_matrix
@@ -108,6 +109,9 @@ class HARoPE(Rotary):
         freqs = self.theta ** -(torch.arange(self.pairs, dtype=torch.float32) / self.pairs)
         return block_frequencies(freqs, self.axes)
 
+    def series(self) -> tuple[Series, ...]:
+        return (Series(self.theta, self.pairs),) * self.axes
+
     @classmethod
     def head_matrices(cls, layers: Sequence[HARoPE]) -> tuple[Tensor, Tensor]:
         """M of queries and of keys, (L, H, D, D) each, float32 or wider."""
@@ -119,7 +123,8 @@ class HARoPE(Rotary):
     @classmethod
     def prepare_layers(cls, layers: Sequence[HARoPE], pos: Positions) -> list[HeadRotation]:
         turn = super().prepare_layers(layers[:1], pos)[0]  # frequencies are the same in every layer
-        return [HeadRotation(turn.cos, turn.sin, of_q, of_k) for of_q, of_k in zip(*cls.head_matrices(layers))]
+        sides = zip(*cls.head_matrices(layers))
+        return [HeadRotation(turn.cos, turn.sin, of_q, of_k, factor=turn.factor) for of_q, of_k in sides]
 
     def qk(self, q: Tensor, k: Tensor, ctx_q: HeadRotation, ctx_k: HeadRotation) -> tuple[Tensor, Tensor]:
         return super().qk(q @ ctx_q.of_q.mT.to(q.dtype), k @ ctx_k.of_k.mT.to(k.dtype), ctx_q, ctx_k)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..positions import Resize
 from .base import Card
+from .extrapolation import Series
 from .rotary import Rotary, Rotation, positive, split_pairs
 
 
@@ -101,10 +102,17 @@ class MdLrpe(Rotary):
         freqs = (theta[:, None, None] * axis).flatten(-2)  # (H, axes, axes · e)
         return freqs[..., : self.head_dim] if self.form == "cosine" else freqs
 
+    def series(self) -> tuple[Series, ...] | None:
+        if self.theta is not None:
+            return None
+        wide = self.head_dim if self.spread == "head" else self.dim
+        series = Series(self.base**2, wide) if self.form == "cosine" else Series(self.base, wide // 2)
+        return (series,) * self.axes
+
     def qk(self, q: Tensor, k: Tensor, ctx_q: Rotation, ctx_k: Rotation) -> tuple[Tensor, Tensor]:
         if self.form == "rotate":
             return super().qk(q, k, ctx_q, ctx_k)
-        return cosine(q, ctx_q), cosine(k, ctx_k)
+        return ctx_q.weigh(cosine(q, ctx_q)), ctx_k.weigh(cosine(k, ctx_k))
 
 
 def cosine(x: Tensor, ctx: Rotation) -> Tensor:

@@ -13,6 +13,7 @@ dtype of the tokens (float32 here). Chosen here: with 1 or 2 axes the same rule 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from ..positions import Positions, Resize
 from .base import Card
+from .extrapolation import Series
 from .rotary import Rotary, Rotation, block_frequencies, positive
 
 
@@ -71,18 +73,22 @@ class Rope3d(Rotary):
         freqs = self.theta ** -(torch.arange(self.pairs, dtype=torch.float32) / self.pairs)
         return block_frequencies(freqs, self.axes)
 
+    def series(self) -> tuple[Series, ...]:
+        return (Series(self.theta, self.pairs),) * self.axes
+
     @classmethod
     def prepare_layers(cls, layers: Sequence[Rope3d], pos: Positions) -> list[Rotation]:
         contexts = super().prepare_layers(layers, pos)
         one = layers[0]
         if one.preset == "fixed":
             return contexts
-        return [Rotation(tile(c.cos, one.axes), tile(c.sin, one.axes)) for c in contexts]
+        return [replace(c, cos=tile(c.cos, one.axes), sin=tile(c.sin, one.axes)) for c in contexts]
 
     def qk(self, q: Tensor, k: Tensor, ctx_q: Rotation, ctx_k: Rotation) -> tuple[Tensor, Tensor]:
         if self.preset == "fixed":
             return super().qk(q, k, ctx_q, ctx_k)
-        return turn_tiled(q, ctx_q.cos, ctx_q.sin), turn_tiled(k, ctx_k.cos, ctx_k.sin)
+        q, k = turn_tiled(q, ctx_q.cos, ctx_q.sin), turn_tiled(k, ctx_k.cos, ctx_k.sin)
+        return ctx_q.weigh(q), ctx_k.weigh(k)
 
 
 def tile(table: Tensor, axes: int) -> Tensor:

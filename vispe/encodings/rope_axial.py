@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..positions import Resize
 from .base import Card
+from .extrapolation import Series
 from .rotary import Rotary, block_frequencies, positive, split_pairs
 
 
@@ -49,3 +50,6 @@ class RopeAxial(Rotary):
     def frequencies(self) -> Tensor:
         freqs = self.theta ** -(torch.arange(self.pairs, dtype=torch.float32) / self.pairs)
         return block_frequencies(freqs, self.axes).flip(1)
+
+    def series(self) -> tuple[Series, ...]:
+        return (Series(self.theta, self.pairs),) * self.axes

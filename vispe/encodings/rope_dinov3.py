@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..positions import Positions, Resize
 from .base import Card
+from .extrapolation import Series
 from .rotary import Rotary, block_frequencies, positive, split_pairs
 
 _UNITS = {"separate": "centered", "min": "centered_min", "max": "centered_max"}
@@ -88,6 +89,12 @@ class RopeDinov3(Rotary):
         else:
             periods = self.base ** (torch.arange(self.pairs, dtype=torch.float32) / self.pairs)
         return block_frequencies(2 * math.pi / periods, self.axes)
+
+    def series(self) -> tuple[Series, ...]:
+        if self.base is not None:
+            return (Series(self.base, self.pairs, 2 * math.pi),) * self.axes
+        theta = (self.max_period / self.min_period) ** (self.pairs / max(self.pairs - 1, 1))
+        return (Series(theta, self.pairs, 2 * math.pi / self.min_period),) * self.axes
 
     def coordinates(self, pos: Positions) -> Tensor:
         coords = super().coordinates(pos)

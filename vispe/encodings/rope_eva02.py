@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..positions import Positions, Resize
 from .base import Card
+from .extrapolation import Series
 from .rotary import Rotary, block_frequencies, positive, reference_indices, split_pairs
 
 
@@ -71,6 +72,12 @@ class RopeEva02(Rotary):
     def frequencies(self) -> Tensor:
         freqs = self.theta ** -(torch.arange(self.pairs, dtype=torch.float32) / self.pairs)
         return block_frequencies(freqs, self.axes)
+
+    def series(self) -> tuple[Series, ...]:
+        return (Series(self.theta, self.pairs),) * self.axes
+
+    def cell(self, train: tuple[int, ...]) -> tuple[float, ...]:
+        return tuple(r / n for r, n in zip(self.pretrain_grid or train, train))
 
     def places(self, pos: Positions) -> Tensor:
         return reference_indices(pos, self.resize, self.pretrain_grid)

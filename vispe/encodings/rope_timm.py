@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from ..positions import Positions, Resize
 from .base import Card
+from .extrapolation import Series
 from .rope_dinov3 import augment_at_random, check_augmentation
 from .rope_mixed import draw_mixed_frequencies
 from .rotary import Rotary, block_frequencies, positive, reference_indices, split_pairs
@@ -172,6 +173,28 @@ class RopeTimm(Rotary):
             freqs = _bands(count, s)
         blocks = block_frequencies(freqs, 2)
         return blocks.flip(1) if s.indexing == "xy" else blocks
+
+    def series(self) -> tuple[Series, ...] | None:
+        s, count = self.settings, self.head_dim // 4
+        if s.kind == "mrope":
+            return (Series(s.temperature, self.head_dim // 2),) * 2
+        if s.kind == "cat" and s.bands == "language":
+            return (Series(s.temperature, count),) * 2
+        if s.kind == "dinov3" and isinstance(s.periods, str):
+            return (Series(s.temperature, count, 2 * math.pi),) * 2
+        if s.kind == "dinov3":
+            low, high = s.periods
+            return (Series((high / low) ** (count / max(count - 1, 1)), count, 2 * math.pi / low),) * 2
+        return None  # learned ("mixed"), or bands that rise with the index
+
+    def cell(self, train: tuple[int, ...]) -> tuple[float, ...]:
+        s = self.settings
+        if s.coords == "centered":
+            size = {"separate": train, "min": (min(train),) * 2, "max": (max(train),) * 2}[s.normalize]
+            return tuple(2 / n for n in size)
+        if s.coords == "pixel":
+            return tuple(2 / max(n - 1, 1) for n in train)
+        return (1.0, 1.0) if isinstance(s.reference, str) else tuple(r / n for r, n in zip(s.reference, train))
 
     def places(self, pos: Positions) -> Tensor:
         s = self.settings

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -16,15 +16,23 @@ from torch import Tensor
 
 from ..positions import Positions, Resize, Units
 from .base import Card, Encoding
+from .extrapolation import Extrapolation, Series, extrapolation
 from .functional import Layout, phase, rotate
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """cos and sin (B or 1, H or 1, prefix + N, P) float32; prefix rows are the identity unless the encoding turns them."""
+    """cos and sin (B or 1, H or 1, prefix + N, P) float32; prefix rows are the identity unless the encoding turns them.
+
+    `factor`, the attention's temperature under extrapolation, multiplies queries and keys each; None is 1.
+    """
 
     cos: Tensor
     sin: Tensor
+    factor: float | None = field(default=None, kw_only=True)
+
+    def weigh(self, x: Tensor) -> Tensor:
+        return x if self.factor is None else x * self.factor
 
 
 class Rotary(Encoding):
@@ -40,6 +48,8 @@ class Rotary(Encoding):
     units: Units = "index"
     default_resize: Resize = "extend"
     prefix_coord: float | None = None
+    extrapolation: Extrapolation | None = None
+    _resize_before: Resize = "extend"  # what set_extrapolation(None) comes back to
 
     def __init__(self, *, dim: int, num_heads: int, axes: int = 2, resize: Resize | None = None) -> None:
         super().__init__(dim=dim, num_heads=num_heads, axes=axes)
@@ -50,6 +60,51 @@ class Rotary(Encoding):
     def frequencies(self) -> Tensor:
         """(H or 1, axes, P) float32, radians per coordinate unit."""
         raise TypeError(f"{type(self).__name__} gives no frequencies; a rotary encoding must override frequencies().")
+
+    def series(self) -> tuple[Series, ...] | None:
+        """For each axis the geometric series that its frequencies come from; None when they are learned."""
+        return None
+
+    def cell(self, train: tuple[int, ...]) -> tuple[float, ...]:
+        """Coordinate units of one cell on each axis, for coordinates that grow with the grid ("extend")."""
+        size = {"centered_min": (min(train),) * len(train), "centered_max": (max(train),) * len(train)}.get(self.units, train)
+        return tuple({"index": 1.0, "unit": 1 / n}.get(self.units, 2 / n) for n in size)
+
+    def set_extrapolation(self, setting: str | Extrapolation | None) -> None:
+        """Choose what happens on grids larger than trained: a method, a preset, a setting, or None for nothing.
+
+        Coordinates "extend" meanwhile; None brings back how they grew before.
+        """
+        setting = extrapolation(setting)
+        if setting is not None:
+            setting.check(type(self).__name__, self.series())
+            if self.extrapolation is None:
+                self._resize_before = self.resize
+            self.resize = "extend"
+        elif self.extrapolation is not None:
+            self.resize = self._resize_before
+        self.extrapolation = setting
+
+    def follow(self, other: Rotary) -> None:
+        """Grow with the grid as another encoding does: what is left of it once its basis is folded away."""
+        self.resize, self.default_resize, self.extrapolation = other.resize, other.default_resize, other.extrapolation
+        self._resize_before = other._resize_before
+
+    def extrapolated(self, freqs: Tensor, pos: Positions) -> tuple[Tensor, float | None]:
+        """Frequencies (..., axes, P) for the grid of these positions, and the factor of queries and keys."""
+        setting, name = self.extrapolation, type(self).__name__
+        if setting is None:
+            return freqs, None
+        if self.resize != "extend":
+            raise ValueError(
+                f"{name}: coordinates are rescaled onto the train grid and extrapolation is set too, which would act twice; "
+                f"call set_extrapolation after set_coords, or set_extrapolation(None)."
+            )
+        now, train = setting.sizes(name, pos)
+        units = self.cell(tuple(pos.train or train))
+        freqs = setting.frequencies(freqs, pos, series=self.series(), units=units, name=name)
+        factor = setting.logits(now, train, pos.coords.shape[1])
+        return freqs, None if setting.temperature == "none" else factor
 
     def places(self, pos: Positions) -> Tensor:
         """(B or 1, N, axes) in this encoding's convention."""
@@ -67,16 +122,25 @@ class Rotary(Encoding):
             freqs = layers[0].frequencies().to(coords.device)[None]
         else:
             freqs = torch.stack([layer.frequencies().to(coords.device) for layer in layers])  # (L, H, A, P)
+        freqs, factor = layers[0].extrapolated(freqs, pos)
         angle = phase(coords, freqs)  # (L, B, H, N, P)
         cos, sin = angle.cos(), angle.sin()
         if pos.prefix and layers[0].prefix_coord is None:
             # cos 1 and sin 0 leave prefix tokens bit-equal, without cutting and joining q and k in every layer.
             cos, sin = F.pad(cos, (0, 0, pos.prefix, 0), value=1.0), F.pad(sin, (0, 0, pos.prefix, 0))
         elif pos.prefix:
-            place = coords.new_full((1, pos.prefix, coords.shape[-1]), layers[0].prefix_coord)
+            place = layers[0].lead(coords, pos)
             lead = phase(layers[0].place_prefix(place, pos), freqs).expand(-1, cos.shape[1], -1, -1, -1)
             cos, sin = torch.cat((lead.cos(), cos), dim=-2), torch.cat((lead.sin(), sin), dim=-2)
-        return [Rotation(c, s) for c, s in zip(cos.unbind(0), sin.unbind(0))]
+        return [Rotation(c, s, factor=factor) for c, s in zip(cos.unbind(0), sin.unbind(0))]
+
+    def lead(self, coords: Tensor, pos: Positions) -> Tensor:
+        """Coordinates (1, prefix, axes) of prefix tokens that turn: at `prefix_coord` of the image, however large it is."""
+        place = coords.new_full((1, pos.prefix, coords.shape[-1]), self.prefix_coord)
+        if self.extrapolation is None:
+            return place
+        now, train = self.extrapolation.sizes(type(self).__name__, pos)
+        return torch.stack([c * (n / m) for c, n, m in zip(place.unbind(-1), now, train)], dim=-1)
 
     def place_prefix(self, place: Tensor, pos: Positions) -> Tensor:
         """A last word on the prefix tokens' coordinates (1 or B, prefix, axes)."""
@@ -86,7 +150,8 @@ class Rotary(Encoding):
         return self.prepare_layers([self], pos)[0]
 
     def qk(self, q: Tensor, k: Tensor, ctx_q: Rotation, ctx_k: Rotation) -> tuple[Tensor, Tensor]:
-        return rotate(q, ctx_q.cos, ctx_q.sin, self.layout), rotate(k, ctx_k.cos, ctx_k.sin, self.layout)
+        q, k = rotate(q, ctx_q.cos, ctx_q.sin, self.layout), rotate(k, ctx_k.cos, ctx_k.sin, self.layout)
+        return ctx_q.weigh(q), ctx_k.weigh(k)
 
     @torch.no_grad()
     def wavelengths(self, grid: tuple[int, ...]) -> Tensor:

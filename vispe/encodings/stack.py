@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..positions import Positions, Resize
 from .base import Composed, Encoding
+from .extrapolation import Extrapolation
 
 
 class EncodingStack(nn.ModuleDict):
@@ -167,6 +168,21 @@ class EncodingStack(nn.ModuleDict):
         for _, encoding in self.encodings():
             if hasattr(encoding, "resize"):
                 encoding.resize = encoding.default_resize if resize is None else resize
+
+    def set_extrapolation(self, setting: str | Extrapolation | None) -> None:
+        """What encodings with frequencies do on grids larger than trained (see extrapolation.py); None for nothing.
+
+        Raises:
+            ValueError: no member has frequencies, or one's frequencies cannot do it.
+        """
+        able = [encoding for _, encoding in self.encodings() if hasattr(encoding, "set_extrapolation")]
+        if not able and setting is not None:
+            raise ValueError(
+                f"set_extrapolation: {self.spec!r} has no rotary frequencies to change; use set_coords('rescale') where it has "
+                f"coordinates, or a rotary encoding."
+            )
+        for encoding in able:
+            encoding.set_extrapolation(setting)
 
     def truncate(self, depth: int) -> None:
         """Drop the encodings of the layers from `depth` on."""

@@ -72,7 +72,7 @@ class StringCayley(RopeMixed):
     def prepare_layers(cls, layers: Sequence[StringCayley], pos: Positions) -> list[BasisRotation]:
         skew = torch.stack([skew_matrix(layer.skew.float(), layer.head_dim) for layer in layers])
         turns = super().prepare_layers(layers, pos)
-        return [BasisRotation(turn.cos, turn.sin, basis) for turn, basis in zip(turns, cayley(skew))]
+        return [BasisRotation(turn.cos, turn.sin, basis, factor=turn.factor) for turn, basis in zip(turns, cayley(skew))]
 
     def qk(self, q: Tensor, k: Tensor, ctx_q: BasisRotation, ctx_k: BasisRotation) -> tuple[Tensor, Tensor]:
         q, k = q @ ctx_q.basis.mT.to(q.dtype), k @ ctx_k.basis.mT.to(k.dtype)

@@ -17,6 +17,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from ..encodings import EncodingStack
+from ..encodings.extrapolation import Extrapolation
 from ..layers import Attention, Block, PatchEmbed
 from ..positions import Positions, Resize, patch_grid, with_image
 from .timm_private import feature_take_indices, update_model_args, update_model_input_size
@@ -239,6 +240,10 @@ class EncodedVisionTransformer(VisionTransformer):
             raise ValueError(f"set_coords: 'extend', 'rescale' or None, got {resize!r}.")
         self.encoding.set_coords(resize)
 
+    def set_extrapolation(self, setting: str | Extrapolation | None) -> None:
+        """What rotary frequencies do on images larger than trained: a method, a preset, an `Extrapolation`, or None."""
+        self.encoding.set_extrapolation(setting)
+
     @torch.no_grad()
     def fold(self) -> EncodedVisionTransformer:
         """Bake learned rotary bases into W_q and W_k, in place, for inference: plain rotary remains. Returns self."""
@@ -261,7 +266,7 @@ def fold_layers(name: str, attentions: list[nn.Module], layers: nn.ModuleList) -
             raise ValueError(f"fold: {name} cannot be folded through q_norm and k_norm; use the model unfolded.")
         basis, rotary = layer.folded()
         fold_basis(attn.qkv, basis)
-        rotary.default_resize = layer.default_resize
+        rotary.follow(layer)
         plain.append(rotary.to(attn.qkv.weight.device))
     return plain
 

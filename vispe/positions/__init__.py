@@ -4,6 +4,7 @@ from .camera import CameraPositions, camera_grid, with_cameras
 from .crop_condition import NO_CROP, Crop, condition_features, draw_crop, drop_condition, resize_and_crop
 from .grid import Positions, Resize, Units, custom_positions, full_grid, lattice, masked_grid, patch_grid, resize_option
 from .image import ImagePositions, with_image
+from .noise import NoisyPositions, with_noise
 from .points import KeypointPositions, with_keypoints
 from .random import RandomPositions, step_generator
 from .rays import canonical_poses, image_rays, look_at, project, token_rays
@@ -16,6 +17,7 @@ __all__ = [
     "ImagePositions",
     "KeypointPositions",
     "NO_CROP",
+    "NoisyPositions",
     "Positions",
     "RandomPositions",
     "Resize",
@@ -45,4 +47,5 @@ __all__ = [
     "with_cameras",
     "with_image",
     "with_keypoints",
+    "with_noise",
 ]

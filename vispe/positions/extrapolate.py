@@ -88,6 +88,7 @@ def kept(
     span: float,
     truncate: bool = True,
     ends: Ends = "guarded",
+    last: int | None = None,
 ) -> Tensor:
     """How much of its own frequency each pair keeps, 1 for fast pairs, falling linearly in the index to 0 for slow ones.
 
@@ -98,13 +99,14 @@ def kept(
         ends: of a ramp that lies wholly outside the series. "guarded": all pairs count as fast, or all as slow. "released":
             as in the codes of YaRN, FiT and DyPE, where only one end is clamped at each side, so that the ramp turns round:
             where all pairs are slow (few trained tokens) they all keep their frequency, and where all are fast they lose it.
+        last: largest index of the ramp's end; None for d − 1, as in YaRN and FiT (DyPE: d / 2).
     """
     low, high = (channels * math.log(span / (2 * math.pi * r)) / (2 * math.log(theta)) if r > 0 else math.inf for r in turns)
     if truncate:
         low, high = (math.floor(low) if low < math.inf else low), (math.ceil(high) if high < math.inf else high)
     if ends not in ("guarded", "released"):
         raise ValueError(f"kept: ends must be 'guarded' or 'released', got {ends!r}.")
-    low, high = max(low, 0), min(high, channels - 1)
+    low, high = max(low, 0), min(high, channels - 1 if last is None else last)
     if ends == "guarded":
         high = max(high, low)
     if low == math.inf:
@@ -155,12 +157,13 @@ def ntk_by_parts(
     span: float,
     turns: tuple[tuple[float, float], tuple[float, float]] = FIT_PARTS,
     ends: Ends = "guarded",
+    last: int | None = None,
     index: Tensor | None = None,
     channels: int | None = None,
 ) -> Tensor:
     """FiT's NTK-by-parts: interpolated below the first pair of turns, NTK in between, unchanged above the second."""
     index, channels = _series(freqs, index, channels)
-    first, second = (kept(index, t, theta=theta, channels=channels, span=span, ends=ends) for t in turns)
+    first, second = (kept(index, t, theta=theta, channels=channels, span=span, ends=ends, last=last) for t in turns)
     mixed = interpolate(freqs, scale) * (1 - first) + ntk(freqs, scale, index=index, channels=channels) * first
     return mixed * (1 - second) + freqs.double() * second
 
@@ -175,7 +178,7 @@ def lumina(
     channels: int | None = None,
 ) -> Tensor:
     """Lumina-Next's time-aware scaling: f / s while 1 − noise is below the watershed, then base theta · s (a plain product)."""
-    if 1 - noise < watershed:
+    if noise > 1 - watershed:
         return interpolate(freqs, scale)
     index, channels = _series(freqs, index, channels)
     return freqs.double() * _double(scale, freqs) ** -(2 * index / channels)
@@ -214,8 +217,10 @@ def dype_parts(
     below about 0.008 it interpolates everything (`ends="released"`).
     """
     fade = noise**lambda_t
+    index, channels = _series(freqs, index, channels)
     faded = tuple((fast * fade, slow * fade) for fast, slow in turns)
-    return ntk_by_parts(freqs, scale, theta=theta, span=span, turns=faded, ends=ends, index=index, channels=channels)
+    options = {"turns": faded, "ends": ends, "last": channels // 2, "index": index, "channels": channels}
+    return ntk_by_parts(freqs, scale, theta=theta, span=span, **options)
 
 
 def intrinsic_pair(theta: float, channels: int, repeats: int) -> tuple[int, int]:
@@ -225,17 +230,16 @@ def intrinsic_pair(theta: float, channels: int, repeats: int) -> tuple[int, int]
     return best + 1, periods[best]
 
 
-def riflex(freqs: Tensor, frames: Scale, *, pair: int) -> Tensor:
+def riflex(freqs: Tensor, frames: Scale, *, pair: int, index: Tensor | None = None) -> Tensor:
     """RIFLEx: pair `pair` (counted from 1) makes 0.9 of a turn in `frames` frames, so that a video does not repeat.
 
-    Official code sets it whenever it is asked to, also where that makes the pair faster; see `Extrapolation` for the rule
-    "longer than trained only".
+    Official code sets it whenever it is asked to, also where that makes the pair faster; `Extrapolation` does it for videos
+    longer than trained only.
     """
-    if not 1 <= pair <= freqs.shape[-1]:
+    where, _ = _series(freqs, index, None)
+    if pair < 1 or (index is None and pair > freqs.shape[-1]):
         raise ValueError(f"riflex: pair counts from 1 to {freqs.shape[-1]}, got {pair}; `intrinsic_pair` finds it.")
-    slowed = 0.9 * 2 * math.pi / _double(frames, freqs)
-    chosen = places(freqs) == pair - 1
-    return torch.where(chosen, slowed, freqs.double())
+    return torch.where((where - (pair - 1)).abs() < 0.5, 0.9 * 2 * math.pi / _double(frames, freqs), freqs.double())
 
 
 # ---- temperature ----------------------------------------------------------------------------------------------------
