@@ -144,6 +144,10 @@ def test_unknown_layout():
         convert(plain().state_dict(), ours("learned"), "deit")
 
 
+DIT = ["x_embedder.proj.weight", "t_embedder.mlp.0.weight", "final_layer.linear.weight"]
+DIFFUSION = {"harope", "lightningdit", "sit", "dit", "diffusers_dit"}  # see test_convert_dit.py
+
+
 def test_recognise():
     keys = {
         "comrope": ["vision_model.pre_layrnorm.weight", "classification_head.weight"],
@@ -157,6 +161,11 @@ def test_recognise():
         "dinov3": ["patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "storage_tokens", "rope_embed.periods"],
         "eva02": ["patch_embed.proj.weight", "blocks.0.attn.q_proj.weight", "blocks.0.attn.rope.freqs_cos"],
         "rope_vit": ["patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.gamma_1"],
+        "harope": [*DIT, "blocks.0.attn.learnable_rot.sigma"],
+        "lightningdit": [*DIT, "blocks.0.mlp.w12.weight"],
+        "sit": [*DIT, "projectors.0.0.weight"],
+        "dit": DIT,
+        "diffusers_dit": ["pos_embed.proj.weight", "transformer_blocks.0.norm1.emb.timestep_embedder.linear_1.weight"],
         "plain": ["patch_embed.proj.weight", "blocks.0.attn.qkv.weight"],
         "vispe": ["patch_embed.proj.weight", "encoding.irpe.0.k.0"],
     }
@@ -193,7 +202,7 @@ def test_other_shapes():
     assert report.missing == ["head.weight", "head.bias"] and set(report.unexpected) == {"head.weight", "head.bias"}
 
 
-@pytest.mark.parametrize("source", sorted(set(SOURCES) - {"swin"}))
+@pytest.mark.parametrize("source", sorted(set(SOURCES) - {"swin", *DIFFUSION}))
 @pytest.mark.parametrize("variant", ["rope_dinov3", "learned", "irpe_qkv", "cpe", "comrope", "rope_mixed_ape", "seqpe"])
 def test_every_key_of_the_source_is_accounted_for(variant, source):
     model = ours(variant)

@@ -10,7 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import beit, comrope, cpvt, dinov3, eva02, irpe, kprpe, liere, plain, rope_vit, seqpe, swin
+from . import (
+    beit,
+    comrope,
+    cpvt,
+    diffusers_dit,
+    dinov3,
+    dit,
+    eva02,
+    harope,
+    irpe,
+    kprpe,
+    liere,
+    lightningdit,
+    plain,
+    rope_vit,
+    seqpe,
+    sit,
+    swin,
+)
 from .files import grid_of, noted_grid, read, stored_grid, unwrap
 from .permute import permute_rope
 from .report import Report
@@ -19,6 +37,7 @@ from .tables import Grid
 # In the order they are tried: every layout is told from the ones below it by a key of its own.
 SOURCES: dict[str, ModuleType] = {
     "comrope": comrope, "irpe": irpe, "cpvt": cpvt, "liere": liere, "kprpe": kprpe, "seqpe": seqpe, "swin": swin,
+    "harope": harope, "lightningdit": lightningdit, "diffusers_dit": diffusers_dit, "sit": sit, "dit": dit,
     "beit": beit, "dinov3": dinov3, "eva02": eva02, "rope_vit": rope_vit, "plain": plain,
 }  # fmt: skip
 

@@ -17,6 +17,7 @@ from vispe.positions import custom_positions
 from vispe.positions.extrapolate import base_frequencies
 
 from ..cases import Case
+from . import dit
 from .common import Results, bind, gradients, leaves
 
 
@@ -85,4 +86,9 @@ def attention(case: Case) -> Results:
     return {"out.x": out, "out.x_no_rotary": bare, **found}
 
 
-KINDS = {"svd": svd, "qk": qk, "attention": attention}
+def whole(case: Case) -> Results:
+    """The repository's DiT."""
+    return dit.whole(case, "HARoPE")
+
+
+KINDS = {"svd": svd, "qk": qk, "attention": attention, "dit": whole}
