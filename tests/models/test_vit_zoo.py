@@ -10,6 +10,7 @@ import torch
 from model_helpers import TINY, ZOO, images, vit
 from timm.models import get_pretrained_cfg, is_model
 
+import vispe
 from vispe.encodings import ENCODINGS
 from vispe.models import vit_zoo
 from vispe.models.vit_zoo import COMPOSITIONS, SIZES, VARIANTS
@@ -131,3 +132,9 @@ def test_any_option_is_reached_by_name():
         "vit_ti_none", encoding="learned+cpe", encoding_kwargs={"cpe": {"after": (0, 1)}}, **{**TINY, "depth": 2}
     )
     assert list(composed.encoding) == ["learned", "cpe"] and composed(images()).shape == (2, 5)
+
+
+@pytest.mark.parametrize("name, near", [("vit_b_comrop", "vit_b_comrope"), ("vit_s_rope_mixd", "vit_s_rope_mixed")])
+def test_a_misspelt_model_names_the_nearest(name, near):
+    with pytest.raises(ValueError, match=f"unknown model '{name}'; did you mean .*'{near}'"):
+        vispe.create_model(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import timm
@@ -17,8 +18,16 @@ def create_model(model_name: str, pretrained: bool = False, **kwargs: Any) -> nn
         model_name: a name of timm's registry ("hf-hub:..." and "local-dir:..." too), or of `dit_zoo`.
         pretrained: timm's; there are no weights behind the names of diffusion transformers.
         kwargs: arguments of the model, which refuses unknown ones.
+
+    Raises:
+        ValueError: an unknown name, with the nearest ones.
     """
     if not is_dit(model_name):
+        architecture = model_name.split(".")[0]
+        if ":" not in model_name and not timm.is_model(architecture):
+            near = difflib.get_close_matches(architecture, timm.list_models(), n=3)
+            hint = f"did you mean {', '.join(map(repr, near))}?" if near else "`vispe list` shows encodings, MODELS.md names."
+            raise ValueError(f"create_model: unknown model {model_name!r}; {hint}")
         return timm.create_model(model_name, pretrained=pretrained, **kwargs)
     if pretrained:
         raise ValueError(
