@@ -5,5 +5,6 @@ from train.data.fashion import FashionMNIST
 from train.data.folder import ImageFolderData
 from train.data.glyphs import Glyphs
 from train.data.shards import WebDatasetData
+from train.data.video import VideoFolderData
 
-__all__ = ["FashionMNIST", "Glyphs", "ImageFolderData", "TwoShotClips", "WebDatasetData"]
+__all__ = ["FashionMNIST", "Glyphs", "ImageFolderData", "TwoShotClips", "VideoFolderData", "WebDatasetData"]
