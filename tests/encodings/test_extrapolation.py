@@ -193,6 +193,10 @@ def test_time_comes_with_the_positions():
             encoding.prepare(pos)
         noisy, clean = (encoding.prepare(with_noise(pos, t)).cos for t in (1.0, 0.0))
         assert not torch.equal(noisy, clean)
+    stack = EncodingStack("learned+rope_axial", dim=32, num_heads=2, depth=1, facts={"grid": (4, 4)})
+    for setting, wants in (("yarn", False), ("lumina_next", True), (None, False)):
+        stack.set_extrapolation(setting)
+        assert stack.wants_noise == wants
     encoding.set_extrapolation("dype_yarn")
     close(encoding.prepare(with_noise(pos, 0.0)).cos, create_encoding("rope_axial", dim=32, num_heads=2).prepare(pos).cos, 1e-6)
     with pytest.raises(ValueError, match="from 0 .data. to 1 .pure noise., got 1.5"):

@@ -11,10 +11,8 @@ from vispe.models import EncodedVisionTransformer
 from vispe.positions import (
     NO_CROP,
     RandomPositions,
-    condition_features,
     custom_positions,
     draw_crop,
-    drop_condition,
     patch_grid,
     resize_and_crop,
     step_generator,
@@ -207,11 +205,3 @@ def test_crops_and_their_conditions():
     torch.testing.assert_close(cut[0, 4:-4, 0], want[4:-4], rtol=0, atol=0.3)
     whole = draw_crop(32, 32, size=32, most=1.0, generator=g)
     assert whole.condition == NO_CROP
-    c = drop_condition(torch.full((4000, 4), 0.5), generator=torch.Generator().manual_seed(1))
-    share = (c == torch.tensor(NO_CROP)).all(1).double().mean()
-    assert abs(share - 0.1) < 0.02
-    features = condition_features(torch.tensor([NO_CROP]))
-    assert features.shape == (1, 1024)
-    assert torch.equal(features[0, :512], torch.cat((torch.ones(128), torch.zeros(128))).repeat(2))
-    angle = 1000.0 * torch.exp(-torch.log(torch.tensor(10000.0)) * torch.arange(128) / 128)
-    torch.testing.assert_close(features[0, 512:640], angle.cos(), rtol=0, atol=1e-4)

@@ -94,6 +94,11 @@ class Extrapolation:
         if self.factor is not None and self.factor < 1:
             raise ValueError(f"Extrapolation: factor must be at least 1, got {self.factor}.")
 
+    @property
+    def by_time(self) -> bool:
+        """Whether the frequencies depend on the diffusion time."""
+        return self.method in BY_TIME
+
     def check(self, name: str, series: Sequence[Series] | None) -> None:
         """Refuse what the frequencies of an encoding cannot do."""
         if series is None and self.method not in WITHOUT_SERIES:
@@ -159,7 +164,7 @@ class Extrapolation:
         return torch.stack(moved, dim=-2).to(freqs.dtype)
 
     def noise(self, name: str, pos: Positions) -> float:
-        if self.method not in BY_TIME:
+        if not self.by_time:
             return 1.0
         if not isinstance(pos, NoisyPositions):
             raise ValueError(f"{name}: {self.method!r} depends on the diffusion time; prepare it with with_noise(pos, noise).")

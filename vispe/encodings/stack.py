@@ -87,6 +87,12 @@ class EncodingStack(nn.ModuleDict):
         """Whether positions must carry the image."""
         return any(encoding.wants_image for _, encoding in self.encodings())
 
+    @property
+    def wants_noise(self) -> bool:
+        """Whether positions must carry the diffusion time (with_noise), for extrapolation that depends on it."""
+        settings = [getattr(encoding, "extrapolation", None) for _, encoding in self.encodings()]
+        return any(setting is not None and setting.by_time for setting in settings)
+
     def by_block(self) -> list[str]:
         """Names of the modules whose entries, by number, belong to the block of that number."""
         shared = [f"{name}.{m.of_blocks}" for name, m in self.items() if not isinstance(m, nn.ModuleList) and m.of_blocks]

@@ -16,6 +16,7 @@ from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from ..encodings import EncodingStack
+from ..encodings.extrapolation import Extrapolation
 from ..positions import Positions, Resize, patch_grid, with_image
 from .dit_parts import (
     CropEmbedder,
@@ -262,6 +263,14 @@ class EncodedDiT(ModelMixin, ConfigMixin):
         if resize not in ("extend", "rescale", None):
             raise ValueError(f"set_coords: 'extend', 'rescale' or None, got {resize!r}.")
         self.encoding.set_coords(resize)
+
+    def set_extrapolation(self, setting: str | Extrapolation | None) -> None:
+        """What rotary frequencies do on latents larger than trained: a method, a preset, an `Extrapolation`, or None.
+
+        Methods that depend on the diffusion time (`encoding.wants_noise`) read it from the positions:
+        `positions=with_noise(model.positions(rows, columns), noise)`.
+        """
+        self.encoding.set_extrapolation(setting)
 
     @torch.no_grad()
     def fold(self) -> EncodedDiT:

@@ -1,7 +1,7 @@
 """Where the tokens are. Knows grids and sequences; never channels, heads or parameters."""
 
 from .camera import CameraPositions, camera_grid, with_cameras
-from .crop_condition import NO_CROP, Crop, condition_features, draw_crop, drop_condition, resize_and_crop
+from .crop_condition import NO_CROP, Crop, draw_crop, resize_and_crop
 from .grid import Positions, Resize, Units, custom_positions, full_grid, lattice, masked_grid, patch_grid, resize_option
 from .image import ImagePositions, with_image
 from .noise import NoisyPositions, with_noise
@@ -24,10 +24,8 @@ __all__ = [
     "Units",
     "camera_grid",
     "canonical_poses",
-    "condition_features",
     "custom_positions",
     "draw_crop",
-    "drop_condition",
     "full_grid",
     "image_rays",
     "lattice",

@@ -3,13 +3,12 @@
     c = (top / H', left / W', S / H', S / W') of an S x S crop of a picture resized to H' x W'; (0, 0, 1, 1) is "no crop"
 
 RPE-2D (see `random.py`) names "random resize-and-crop augmentation" and "micro-conditioning to indicate the applied cropping
-pattern"; the numbers here are ours. The embedding of c, an MLP on `condition_features` whose last layer starts at zero, added
-to the vector of adaLN, belongs to the host. Inference uses NO_CROP.
+pattern"; the numbers here are ours. Embedding c, and dropping it to "no crop" in training, belongs to the host
+(`vispe/models/dit_parts.py`, CropEmbedder). Inference uses NO_CROP.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -59,22 +58,3 @@ def resize_and_crop(image: Tensor, crop: Crop) -> Tensor:
     resized = F.interpolate(batched, (crop.height, crop.width), mode="bicubic", antialias=True, align_corners=False)
     cut = resized[..., crop.top : crop.top + crop.size, crop.left : crop.left + crop.size]
     return cut.reshape(*image.shape[:-2], crop.size, crop.size)
-
-
-def drop_condition(condition: Tensor, *, rate: float = 0.1, generator: torch.Generator | None) -> Tensor:
-    """Conditions (B, 4) with a share of rows replaced by NO_CROP, which inference uses."""
-    if not 0 <= rate <= 1:
-        raise ValueError(f"drop_condition: rate is a share in [0, 1], got {rate}.")
-    device = condition.device if generator is None else generator.device
-    drop = (torch.rand(condition.shape[0], 1, generator=generator, device=device) < rate).to(condition.device)
-    return torch.where(drop, condition.new_tensor(NO_CROP), condition)
-
-
-def condition_features(condition: Tensor, *, channels: int = 256, scale: float = 1000.0) -> Tensor:
-    """DiT's sinusoid of each of the four numbers times `scale`: (B, 4) to (B, 4 · channels) float32, [cos | sin] each."""
-    if channels % 2:
-        raise ValueError(f"condition_features: channels must be even, got {channels}.")
-    half = channels // 2
-    freqs = torch.exp(-math.log(10000.0) * torch.arange(half, dtype=torch.float32, device=condition.device) / half)
-    angle = condition.float()[..., None] * scale * freqs
-    return torch.cat((angle.cos(), angle.sin()), dim=-1).flatten(-2)
