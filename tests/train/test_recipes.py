@@ -15,10 +15,10 @@ BASES = {  # files that only change another one
     "cluster.yaml": "imagenet/deit3_rope_mixed_b.yaml",
     "deit3_finetune_224.yaml": "imagenet/deit3_rope_mixed_b.yaml",
 }
-PRETEXT = {"droppos.yaml": "DropPos", "mp3.yaml": "PositionPrediction"}
+TASKS = {"droppos.yaml": "DropPos", "mp3.yaml": "PositionPrediction", "video": "VideoClassification"}
 RECIPES = sorted(
     path
-    for folder in ("glyphs", "imagenet", ".")
+    for folder in ("glyphs", "imagenet", "video", ".")
     for path in (CONFIGS / folder).glob("*.yaml")
     if "run_dir" in path.read_text() or path.name in BASES
 )
@@ -48,7 +48,7 @@ def test_recipe_parses_and_names_a_model(path: Path) -> None:
     assert timm.is_model(model["model"])
     assert config["run_dir"].startswith("runs/")
     assert config["trainer"]["max_epochs"] >= 1
-    assert config["model"]["class_path"].endswith(PRETEXT.get(path.name, "ImageClassification"))
+    assert config["model"]["class_path"].endswith(TASKS.get(path.name) or TASKS.get(path.parent.name, "ImageClassification"))
     parse(path, "test")
 
 
@@ -57,7 +57,7 @@ def test_recipe_opens_with_what_it_is(path: Path) -> None:
     lines = path.read_text().splitlines()
     head = "\n".join(lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))])
     assert "python -m train fit" in head or path.name == "deit3_finetune_224.yaml"
-    if path.parent.name == "imagenet":
+    if path.parent.name == "imagenet" or path.name.endswith("ucf101.yaml"):
         assert "NOT RUN HERE" in head and ("ublished" in head)
 
 
@@ -74,3 +74,10 @@ def test_glyph_models_build_with_their_arguments() -> None:
         net = timm.create_model(model["model"], **model["model_kwargs"])
         assert len(net.blocks) == 6 and net.embed_dim == 128 and net.cls_token is None
         assert not model.get("eval_coords") or hasattr(net, "set_coords")
+
+
+def test_video_models_build_with_their_arguments() -> None:
+    for path in sorted((CONFIGS / "video").glob("*.yaml")):
+        model = parse(path)["model"]["init_args"]
+        net = timm.create_model(model["model"], **model["model_kwargs"] | {"depth": 1})
+        assert net.patch_embed.num_frames == 8
