@@ -9,6 +9,7 @@ from generic_helpers import HEADS, SIZES, build, close, heads, images, scores, v
 
 from vispe.encodings import ENCODINGS, EncodingStack, create_encoding
 from vispe.encodings.extrapolation import BY_TIME, PRESETS, WITHOUT_SERIES, Extrapolation, Method
+from vispe.encodings.factorised import FactorisedStack
 from vispe.encodings.rotary import Rotary
 from vispe.models import EncodedVisionTransformer
 from vispe.positions import Positions, custom_positions, full_grid, patch_grid, with_noise
@@ -246,6 +247,20 @@ def test_folding_keeps_it(variant, setting):
     close(model(images(64, 96)), want, 1e-4)
     model.set_extrapolation(None)
     close(model(images(64, 96)), before, 1e-4)
+
+
+def test_factorised_videos():
+    """Space and time by turns: each part's axes by their own growth."""
+    torch.manual_seed(0)
+    stack = FactorisedStack("rope_axial", dim=96, num_heads=HEADS, depth=1, facts={"grid": (2, 3, 4), "train_grid": (2, 3, 4)})
+    small, large = (full_grid(size, train=(2, 3, 4)) for size in ((2, 3, 4), (2, 6, 4)))
+    plain = [stack.prepare(pos) for pos in (small, large)]
+    stack.set_extrapolation("pi")
+    moved = [stack.prepare(pos) for pos in (small, large)]
+    assert torch.equal(moved[0].space[0].cos, plain[0].space[0].cos) and torch.equal(moved[1].time[0].cos, plain[1].time[0].cos)
+    assert not torch.equal(moved[1].space[0].cos, plain[1].space[0].cos)
+    with pytest.raises(ValueError, match="no rotary frequencies"):
+        FactorisedStack("none", dim=96, num_heads=HEADS, depth=1).set_extrapolation("pi")
 
 
 def test_interpolating_comrope_is_its_own_rescaling():

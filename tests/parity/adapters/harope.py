@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vispe import create_encoding, patch_grid
 from vispe.convert.comrope import upper_triangle
 from vispe.encodings import Encoding
-from vispe.encodings.harope import svd_matrices
+from vispe.encodings.harope import HeadRotation, svd_matrices
 from vispe.encodings.rotary import block_frequencies
 from vispe.layers import Attention
 from vispe.positions import custom_positions
@@ -53,16 +53,21 @@ def encoding(case: Case, heads: int, head_dim: int, mode: str, params: dict[str,
     return bind(made, **ours(params, root))
 
 
+def context(made: Encoding, config: dict, dtype: torch.dtype) -> HeadRotation:
+    """Of the case's grid. Cases in float64 have float64 tables: our core at double frequencies and places."""
+    pos = patch_grid(config["grid_h"], config["grid_w"])
+    if dtype == torch.float64:
+        double = block_frequencies(base_frequencies(config["theta"], made.head_dim // 2), 2)
+        made.frequencies, pos = lambda: double, custom_positions(pos.coords.double())
+    return made.prepare(pos)
+
+
 def qk(case: Case) -> Results:
     c = case.config
     assert c["axes_dim"] == [c["head_dim"] // 2] * 2, c["axes_dim"]
     params, inputs = leaves(case.params), leaves({n: case.inputs[n] for n in "qk"})
     made = encoding(case, c["heads"], c["head_dim"], c["mode"], params)
-    pos = patch_grid(c["grid_h"], c["grid_w"])
-    if inputs["q"].dtype == torch.float64:  # these cases have tables in float64 too: our core at double frequencies and places
-        double = block_frequencies(base_frequencies(c["theta"], c["axes_dim"][0]), 2)
-        made.frequencies, pos = lambda: double, custom_positions(pos.coords.double())
-    ctx = made.prepare(pos)
+    ctx = context(made, c, inputs["q"].dtype)
     tables = {f"out.{n}": getattr(ctx, n)[0, 0].repeat_interleave(2, dim=-1) for n in ("cos", "sin")}
     q, k = made.qk(inputs["q"], inputs["k"], ctx, ctx)
     loss = (q * case.inputs["cotangent_q"]).sum() + (k * case.inputs["cotangent_k"]).sum()
@@ -79,7 +84,7 @@ def attention(case: Case) -> Results:
     )  # fmt: skip
     bind(layer, **{n: p for n, p in params.items() if not n.startswith(root)})
     made = encoding(case, c["num_heads"], c["head_dim"], c.get("mode", "conjugate"), params, root)
-    out = layer(inputs["x"], made, made.prepare(patch_grid(c["grid_h"], c["grid_w"])))
+    out = layer(inputs["x"], made, context(made, c, inputs["x"].dtype))
     none = create_encoding("none", dim=c["dim"], num_heads=c["num_heads"])  # without its rotary, official code skips M too
     bare = layer(inputs["x"], none, None)
     found = gradients((out * case.inputs["cotangent"]).sum(), params | inputs)

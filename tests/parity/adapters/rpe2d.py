@@ -6,6 +6,7 @@ That our sampler follows `order_statistics` is tested in tests/positions/test_ra
 from __future__ import annotations
 
 import math
+import re
 
 import torch
 from torch import Tensor
@@ -74,7 +75,8 @@ def attention_scale(case: Case) -> Results:
 def time_shift(case: Case) -> Results:
     x = case.inputs
     alphas = [shift_factor(int(n), int(m)) for n, m in zip(x["n_test"], x["n_train"])]
-    kept = (1 - torch.linspace(1e-4, 2e-2, 1000, dtype=torch.float64)).cumprod(0)
+    first, last, steps = re.match(r"linear betas (\S+)\.\.(\S+), (\d+) steps", case.config["ddpm"]).groups()
+    kept = (1 - torch.linspace(float(first), float(last), int(steps), dtype=torch.float64)).cumprod(0)
     snr = log_snr(kept)[x["ddpm_step"]]
     return {
         "out.alpha": torch.tensor(alphas, dtype=torch.float64),
