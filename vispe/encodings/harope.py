@@ -72,7 +72,7 @@ class HARoPE(Rotary):
         paper="https://arxiv.org/abs/2510.10489",
         year=2026,
         code="Studentxll/HARoPE",
-        licence="none stated",
+        licence="CC-BY-NC (README)",
         cases=8,
         relative=True,
     )
