@@ -24,6 +24,8 @@ class LearnedSpacetime(Encoding):
 
     Args:
         grid: (H, W) or (T, H, W) cells of the tables; a host fills in its train grid.
+        time_std: deviation of the table of time at the start. At 0 the model begins as one that sees no order, which training
+            from scratch leaves slowly.
 
     Attributes:
         space: (1, H·W, C).
@@ -44,8 +46,11 @@ class LearnedSpacetime(Encoding):
     no_decay = ("space", "time")
     neutral_zeros = ("space", "time")
 
-    def __init__(self, *, dim: int, num_heads: int, axes: int = 3, grid: tuple[int, ...]) -> None:
+    def __init__(self, *, dim: int, num_heads: int, axes: int = 3, grid: tuple[int, ...], time_std: float = 0.0) -> None:
         super().__init__(dim=dim, num_heads=num_heads, axes=axes)
+        if time_std < 0:
+            raise ValueError(f"learned_spacetime: time_std is a standard deviation, got {time_std}.")
+        self.time_std = time_std
         if len(grid) != axes or min(grid) < 1:
             raise ValueError(
                 f"learned_spacetime: grid must be {axes} numbers of cells, each at least 1, got {tuple(grid)}."
@@ -58,7 +63,7 @@ class LearnedSpacetime(Encoding):
     def reset_parameters(self) -> None:
         nn.init.trunc_normal_(self.space, std=0.02)
         if self.time is not None:
-            nn.init.zeros_(self.time)
+            nn.init.normal_(self.time, std=self.time_std)
 
     def tables(self, grid: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         """(1, H·W, C) and (1, T, C) for another grid."""
