@@ -10,6 +10,7 @@ from .alibi2d import Alibi2d
 from .base import Card, Composed, Encoding
 from .beit_bias import BeitBias
 from .comrope import ComRoPEAP, ComRoPELD
+from .coord_fourier import CoordFourier
 from .cpe import Cpe
 from .eva02_at import Eva02At
 from .fire import Fire
@@ -32,9 +33,11 @@ from .ms_grape import MsGrape
 from .none import NoEncoding
 from .rope3d import Rope3d
 from .rope_axial import RopeAxial
+from .rope_diffusers import RopeDiffusers
 from .rope_dinov3 import RopeDinov3
 from .rope_eva02 import RopeEva02
 from .rope_mixed import RopeMixed
+from .rope_points import RopePoints
 from .rope_timm import RopeTimm
 from .seqpe import SeqPE
 from .sincos2d import SinCos2d
@@ -47,6 +50,7 @@ from .swinv2_cpb import SwinV2Cpb
 from .timm_rel_mlp import TimmRelMlp
 from .timm_rel_tf import TimmRelTf
 from .urpe import Urpe
+from .v_detr_3dvrpe import VDetr3dvrpe
 
 ENCODINGS: dict[str, type[Encoding]] = {
     "none": NoEncoding,
@@ -57,6 +61,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "rope_axial": RopeAxial,
     "rope_mixed": RopeMixed,
     "rope_dinov3": RopeDinov3,
+    "rope_diffusers": RopeDiffusers,
     "comrope": ComRoPELD,
     "comrope_ap": ComRoPEAP,
     "comrope_ld": ComRoPELD,
@@ -90,6 +95,9 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "loope": Loope,
     "mix_ffn": MixFfn,
     "lepe": Lepe,
+    "v_detr_3dvrpe": VDetr3dvrpe,
+    "coord_fourier": CoordFourier,
+    "rope_points": RopePoints,
 }
 
 __all__ = ["Card", "Composed", "ENCODINGS", "Encoding", "EncodingStack", "create_encoding", "encoding_class", "list_encodings"]
