@@ -100,6 +100,13 @@ def test_the_length_of_a_cell(name, axes):
     close(torch.tensor(encoding.cell(train)), there - here, 1e-6)
 
 
+@pytest.mark.parametrize("name, axes", ROTARY)
+def test_fixed_frequencies_name_their_series(name, axes):
+    """What opens every method to them; learned ones have none."""
+    encoding = create_encoding(name, dim=96, num_heads=HEADS, axes=axes)
+    assert (encoding.series() is None) == any(p.requires_grad for p in encoding.parameters()) or name == "harope"
+
+
 FIXED = [(n, a) for n, a in ROTARY if create_encoding(n, dim=96, num_heads=HEADS, axes=a).series() is not None]
 
 
