@@ -87,8 +87,9 @@ def write(out: Path, model: nn.Module, report: Report, *, name: str, kwargs: Map
         "vispe.report": report.full(),
     }
     if hasattr(model, "encoding"):
-        grid = model.patch_embed.dynamic_feat_size(model.patch_embed.img_size)
-        notes[GRID_NOTE] = f"{grid[0]}x{grid[1]}"
+        embed = model.patch_embed
+        size = (embed.num_frames, *embed.img_size) if hasattr(embed, "num_frames") else embed.img_size
+        notes[GRID_NOTE] = "x".join(map(str, embed.dynamic_feat_size(size)))
     unfinished = out.with_name(out.name + ".unfinished")
     try:
         save_file(state, unfinished, metadata=notes)

@@ -213,3 +213,24 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         as_clip((16, 16))
     with pytest.raises(ValueError, match="num_classes 2, .* 7"):
         run(command("fit", tmp_path, *folder_args(folder), net=NET | {"num_classes": 7}))
+
+
+@pytest.mark.parametrize("kind", ["joint", "factorised"])
+def test_a_checkpoint_becomes_a_file_for_any_size(kind: str, folder: Path, tmp_path: Path) -> None:
+    """`vispe convert` writes the frames of the tables too, and `vispe.load` resamples by what it wrote."""
+    import vispe
+    from vispe.cli import main as vispe_program
+
+    net = NET | {"attention": kind}
+    module = run(command("fit", tmp_path, *folder_args(folder), "--trainer.max_epochs=1", net=net)).model
+    out = tmp_path / "out.safetensors"
+    assert vispe_program(["convert", "auto", str(tmp_path / "checkpoints/last.ckpt"), str(out)]) in (0, None)
+    same = timm.create_model("vid_s_learned_spacetime", **net).eval()
+    vispe.load(same, out)
+    clip = torch.randn(2, 3, 4, 16, 16)
+    torch.testing.assert_close(same(clip), module.net.eval()(clip))
+    larger = timm.create_model("vid_s_learned_spacetime", **net | {"num_frames": 8, "img_size": 24}).eval()
+    report = vispe.load(larger, out)
+    assert list(report.resampled.values()) == ["2x2x2 to 4x3x3"] * 2
+    same.set_input_size(24, num_frames=8)
+    torch.testing.assert_close(larger.state_dict(), same.state_dict())

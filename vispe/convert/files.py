@@ -90,7 +90,7 @@ def stored_grid(content: Mapping[str, Any]) -> tuple[int, ...] | None:
     return (-(-frames // tubelet) if padded else frames // tubelet, *grid)
 
 
-def noted_grid(path: str | Path) -> tuple[int, int] | None:
+def noted_grid(path: str | Path) -> tuple[int, ...] | None:
     """The grid that `vispe convert` noted in a .safetensors file; None without a note."""
     if Path(path).suffix != ".safetensors":
         return None
@@ -100,8 +100,7 @@ def noted_grid(path: str | Path) -> tuple[int, int] | None:
         note = (file.metadata() or {}).get(GRID_NOTE)
     if note is None:
         return None
-    rows, _, columns = note.partition("x")
-    return int(rows), int(columns)
+    return tuple(int(n) for n in note.split("x"))
 
 
 def _tensors(mapping: Mapping[str, Any]) -> dict[str, Tensor]:
