@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..encodings import EncodingStack
 from ..encodings.extrapolation import Extrapolation
-from ..positions import Positions, Resize, patch_grid, with_image
+from ..positions import NoisyPositions, Positions, Resize, patch_grid, with_image, with_noise
 from .dit_parts import (
     CropEmbedder,
     DiTBlock,
@@ -186,7 +186,7 @@ class EncodedDiT(ModelMixin, ConfigMixin):
         """Positions of a grid of `height` x `width` patches as this model sees them."""
         return patch_grid(height, width, train=self.train_grid, device=device)
 
-    def _place(self, x: Tensor, grid: tuple[int, int], positions: Positions | None) -> Positions:
+    def _place(self, x: Tensor, t: Tensor, grid: tuple[int, int], positions: Positions | None) -> Positions:
         count = grid[0] * grid[1]
         if positions is None:
             positions = self.positions(*grid, device=x.device)
@@ -195,7 +195,16 @@ class EncodedDiT(ModelMixin, ConfigMixin):
                 f"EncodedDiT: positions must hold 1 or {x.shape[0]} samples of {count} tokens (a grid of {grid[0]}x{grid[1]} "
                 f"patches) without prefix, got {tuple(positions.coords.shape[:2])} and prefix={positions.prefix}."
             )
+        if self.encoding.wants_noise and not isinstance(positions, NoisyPositions):
+            positions = with_noise(positions, self.noise_level(t))
         return with_image(positions, x) if self.encoding.wants_image else positions
+
+    def noise_level(self, t: Tensor) -> float:
+        """How noisy samples are at these times, 0 (data) to 1 (noise); one number, as samplers step all samples together."""
+        t = torch.as_tensor(t).reshape(-1)
+        if (t != t[0]).any():
+            raise ValueError("EncodedDiT: extrapolation that depends on the time needs one time for all samples of a batch.")
+        return 1 - float(t[0]) if self.prediction_type == "sit_velocity" else min(float(t[0]) / 1000, 1.0)
 
     def forward(
         self,
@@ -227,7 +236,7 @@ class EncodedDiT(ModelMixin, ConfigMixin):
             self._grid_of((height, width))
         grid = (height // self.patch_size, width // self.patch_size)
         c = self.condition(t, y, x.shape[0], crop=crop, drop_classes=drop_classes)
-        ctx = self.encoding.prepare(self._place(x, grid, positions))
+        ctx = self.encoding.prepare(self._place(x, t, grid, positions))
         x = self.x_embedder["proj"](x).flatten(2).transpose(1, 2)  # (B, N, C)
         x = self.encoding.between(self.encoding.tokens(x, ctx), ctx, -1)
         for i, block in enumerate(self.blocks):
@@ -267,7 +276,7 @@ class EncodedDiT(ModelMixin, ConfigMixin):
     def set_extrapolation(self, setting: str | Extrapolation | None) -> None:
         """What rotary frequencies do on latents larger than trained: a method, a preset, an `Extrapolation`, or None.
 
-        Methods that depend on the diffusion time (`encoding.wants_noise`) read it from the positions:
+        Methods that depend on the diffusion time (`encoding.wants_noise`) take it from t, or from positions that carry it:
         `positions=with_noise(model.positions(rows, columns), noise)`.
         """
         self.encoding.set_extrapolation(setting)
