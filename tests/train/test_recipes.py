@@ -12,6 +12,8 @@ from train.cli import VispeCLI
 CONFIGS = Path(__file__).parents[2] / "configs"
 BASES = {  # files that only change another one
     "glyphs": "glyphs/base.yaml",
+    "two_shot_learned.yaml": "video/two_shot.yaml",
+    "two_shot_none.yaml": "video/two_shot.yaml",
     "cluster.yaml": "imagenet/deit3_rope_mixed_b.yaml",
     "deit3_finetune_224.yaml": "imagenet/deit3_rope_mixed_b.yaml",
 }
