@@ -37,7 +37,8 @@ def invert_projection(projection: Tensor) -> Tensor:
 
 def image_to_world(world_to_camera: Tensor, intrinsics: Tensor) -> Tensor:
     """(..., 4, 4) float32 from (u·d, v·d, d, 1) to the world, in closed form for rigid poses and triangular intrinsics."""
-    pose, k = world_to_camera.double(), intrinsics.double()
+    batch = torch.broadcast_shapes(world_to_camera.shape[:-2], intrinsics.shape[:-2])
+    pose, k = world_to_camera.double().expand(*batch, 4, 4), intrinsics.double().expand(*batch, 3, 3)
     fx, fy, skew, cx, cy = k[..., 0, 0], k[..., 1, 1], k[..., 0, 1], k[..., 0, 2], k[..., 1, 2]
     zero, one = torch.zeros_like(fx), torch.ones_like(fx)
     rows = (

@@ -81,6 +81,8 @@ class Petr(Encoding):
         cases=8,
     )
 
+    name = "petr"
+
     def __init__(
         self,
         *,
@@ -122,7 +124,7 @@ class Petr(Encoding):
 
     def frustum(self, pos: Positions) -> Tensor:
         """Normalised points (1 or B, N, D, 3) of every cell, not clamped."""
-        check_cameras("petr", self, pos)
+        check_cameras(self.name, self, pos)
         back = pos.of_tokens(image_to_world(pos.world_to_camera, pos.intrinsics))  # (B, N, 4, 4)
         pixels = cell_pixels(pos.coords, pos.extent, pos.image_size, self.cell)
         return ray_points(back, pixels, self.depths(back.device), self.position_range)
@@ -136,10 +138,10 @@ class Petr(Encoding):
         points = self.frustum(pos)
         row, col = pos.coords.unbind(-1)
         counts = torch.stack((pos.view.to(row) + row.new_zeros(row.shape), row, col), dim=-1) + 1
-        lasts = counts.new_tensor([pos.num_views, *pos.extent]).expand_as(counts) if self.adapt_pos3d is not None else None
+        lasts = torch.stack([torch.ones_like(row) * n for n in (pos.num_views, *pos.extent)], dim=-1)  # n may be symbolic
         return self.context(points, counts, lasts, prefix=pos.prefix)
 
-    def context(self, points: Tensor, counts: Tensor, lasts: Tensor | None, *, prefix: int = 0) -> PetrContext:
+    def context(self, points: Tensor, counts: Tensor, lasts: Tensor, *, prefix: int = 0) -> PetrContext:
         """The context of normalised points (B, N, D, 3) and of counted cells (B, N, 3): camera, row, column (`view_counts`)."""
         embedded = run_float32(self.position_encoder, inverse_sigmoid(points).flatten(-2))
         views = None
@@ -211,7 +213,7 @@ def check_cameras(name: str, encoding: Encoding, pos: Positions) -> None:
     """Refuse positions that carry no cameras with intrinsics."""
     encoding.check_axes(pos)
     if pos.units == "custom":
-        raise ValueError(f"{name}: needs the cells of images (camera_grid), got custom coordinates, which have no pixels.")
+        raise ValueError(f"{name}: needs the cells of images (camera_grid), got custom coordinates without pixels.")
     if getattr(pos, "intrinsics", None) is None:
         raise ValueError(
             f"{name}: these positions carry no cameras with intrinsics; build them with camera_grid(height, width, "

@@ -6,11 +6,11 @@ Paper: Shu et al., 3DPPE: 3D Point Positional Encoding for Transformer-based Mul
 arXiv 2211.14710. Code: drilistbox/3DPPE@a49bdc4 (PETRDepthHeadV2). The direct depth counts in metres without exp
 (`direct="exp"` is what "direct only" heads and V3 do); λ starts at 1e-4. Sines are of logits, as released. Queries:
 `queries(points)` is the same network (shared, as published: weights stand twice in released state dicts and are one here).
-The head with true depth (`depth="given"`, an upper bound) embeds queries without the logit, although keys have it: pass
+The head with true depth (`depth_source="given"`, an upper bound) embeds queries without the logit, although keys have it: pass
 `queries(points, space="unit")` for its weights. V3, in camera view: petr_3dppe_view.py.
 Ray comparator: a ray instead of a point is PETR's frustum (`petr`, or depth_num=1); the repository has no class of its own.
 Differences: depth comes from one Linear layer on the tokens, the released depth network (camera-aware convolutions) is
-the host's business (`with_cameras(..., depth=...)` and depth="given"). Keys only, as in petr.
+the host's business (`with_cameras(..., depth=...)` and depth_source="given"). Keys only, as in petr.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Petr3dppe(Encoding):
     """One point a cell.
 
     Args:
-        depth: "predicted" from the tokens, or "given" by the positions (0 or less, or beyond the range: its far end).
+        depth_source: "predicted" from the tokens, or "given" by the positions (0 or less, or beyond the range: its far end).
         depth_num: bins of the distribution from `depth_start` to the position range's x maximum.
         direct: the direct depth as it is, in metres ("metres"), or its exponential ("exp").
         position_range, cell: as in Petr.
@@ -103,7 +103,7 @@ class Petr3dppe(Encoding):
         dim: int,
         num_heads: int,
         axes: int = 2,
-        depth: Literal["predicted", "given"] = "predicted",
+        depth_source: Literal["predicted", "given"] = "predicted",
         depth_num: int = 16,
         depth_start: float = 1.0,
         direct: Literal["metres", "exp"] = "metres",
@@ -114,7 +114,7 @@ class Petr3dppe(Encoding):
         if dim % 4:
             raise ValueError(f"petr_3dppe: dim must be a multiple of 4, got dim={dim}.")
         for option, value, known in (
-            ("depth", depth, ("predicted", "given")), ("direct", direct, ("metres", "exp")),
+            ("depth_source", depth_source, ("predicted", "given")), ("direct", direct, ("metres", "exp")),
             ("cell", cell, ("corner", "centre")),
         ):  # fmt: skip
             if value not in known:
@@ -122,12 +122,14 @@ class Petr3dppe(Encoding):
         self.position_range = check_range("petr_3dppe", position_range)
         if depth_num < 2 or not 0 < depth_start < self.position_range[3]:
             raise ValueError(
-                f"petr_3dppe: needs at least 2 bins between 0 and {self.position_range[3]} m, got {depth_num} from {depth_start}."
+                f"petr_3dppe: needs at least 2 bins between 0 and {self.position_range[3]} m, got {depth_num} from "
+                f"{depth_start}."
             )
-        self.depth, self.depth_num, self.depth_start, self.direct, self.cell = depth, depth_num, depth_start, direct, cell
+        self.depth_source, self.depth_num, self.depth_start = depth_source, depth_num, depth_start
+        self.direct, self.cell = direct, cell
         self.position_encoder = two_layers(3 * dim // 2, dim, dim)
-        self.depth_head = nn.Linear(dim, 1 + depth_num) if depth == "predicted" else None
-        self.fuse_lambda = nn.Parameter(torch.empty(())) if depth == "predicted" else None
+        self.depth_head = nn.Linear(dim, 1 + depth_num) if depth_source == "predicted" else None
+        self.fuse_lambda = nn.Parameter(torch.empty(())) if depth_source == "predicted" else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -147,10 +149,10 @@ class Petr3dppe(Encoding):
         check_cameras("petr_3dppe", self, pos)
         back = pos.of_tokens(image_to_world(pos.world_to_camera, pos.intrinsics))
         pixels = cell_pixels(pos.coords, pos.extent, pos.image_size, self.cell)
-        if self.depth == "predicted":
+        if self.depth_source == "predicted":
             return PointContext(back, pixels, None, pos.prefix)
         if pos.depth is None:
-            raise ValueError("petr_3dppe: depth='given', but these positions carry none; pass depth=... to with_cameras.")
+        """Normalised points (B, N, 3) at depth (B, N); u and v are multiplied by at least 1e-5."""
         return PointContext(back, pixels, known_depth(pos.depth, pos.depth > 0, self.position_range[3]), pos.prefix)
 
     def bins(self, device: torch.device | None = None) -> Tensor:
@@ -169,7 +171,7 @@ class Petr3dppe(Encoding):
         return self.depth_of(out[..., 0], out[..., 1:])
 
     def points(self, ctx: PointContext, depth: Tensor) -> Tensor:
-        """Normalised points (B, N, 3) at depth (B, N); u and v are scaled by at least 1e-5 where it is zero or negative."""
+        """Normalised points (B, N, 3) at depth (B, N); u and v are scaled by at least 1e-5 where that is not positive."""
         return ray_points(ctx.back, ctx.pixels, depth[..., None], self.position_range).squeeze(-2)
 
     def queries(self, points: Tensor, *, space: Literal["logit", "unit"] = "logit") -> Tensor:

@@ -9,7 +9,8 @@ The released code lays out focal lengths camera-fastest where everything else is
 camera t mod V. Published weights were trained so: `preset="streampetr_compat"`, which needs all cells of all views. The
 default, "fixed", gives every token those of its own camera. Also there: coords_d, position_range, pc_range and code_weights
 are parameters without gradient and stand in state dicts; here they are options. Cell centres lie at stride // 2 there, which is
-(i + ½) · stride for even strides. Values in a detector are m, keys m plus the embedding: `memory(x, ctx)`.
+(i + ½) · stride for even strides; the layers of γ and β start at 0 there and with std 1e-3 here, so that no gradient is 0 at
+the start. Values in a detector are m, keys m plus the embedding: `memory(x, ctx)`.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class ConditionedNorm(nn.Module):
     def reset_parameters(self) -> None:
         self.reduce[0].reset_parameters()
         for layer, bias in ((self.gamma, 1.0), (self.beta, 0.0)):
-            nn.init.zeros_(layer.weight)
+            nn.init.normal_(layer.weight, std=1e-3)
             nn.init.constant_(layer.bias, bias)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:

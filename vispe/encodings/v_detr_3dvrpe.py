@@ -29,7 +29,7 @@ from .rotary import positive
 
 @dataclass(frozen=True)
 class VertexContext:
-    """Points (1 or B, N, axes), corners (1 or B, N, 2^axes, axes), yaw (1 or B, N), tables (2^axes, heads, n, ..., n)."""
+    """Points (B, N, axes), corners (B, N, 2^axes, axes), yaw (B, N), tables (2^axes, H, n, ..., n); B may be 1."""
 
     points: Tensor
     vertices: Tensor | None
@@ -44,7 +44,7 @@ def log_offsets(delta: Tensor, log_scale: float, limit: float) -> Tensor:
 
 
 def turn_offsets(delta: Tensor, angle: Tensor) -> Tensor:
-    """Offsets (B, Nq, ..., axes) along the sides of boxes with yaw (B, Nq): turned by +yaw (V-DETR's sense) in the first two axes."""
+    """Offsets (B, Nq, ..., axes) turned by +yaw (B, Nq), in V-DETR's sense, in the first two axes: along the boxes' sides."""
     shape = (*angle.shape, *(1,) * (delta.ndim - angle.ndim - 1))
     cos, sin = angle.cos().reshape(shape), angle.sin().reshape(shape)
     x, y = delta[..., 0], delta[..., 1]

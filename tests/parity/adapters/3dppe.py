@@ -31,7 +31,7 @@ def world(case: Case) -> Results:
     (h, w), size, pixels = frame(c)
     b, v, given = c["batch"], c["cameras"], c["kind"] == "3dppe_gt"
     encoding = Petr3dppe(
-        dim=c["embed_dims"], num_heads=1, depth="given" if given else "predicted", depth_num=c.get("depth_bins", 16),
+        dim=c["embed_dims"], num_heads=1, depth_source="given" if given else "predicted", depth_num=c.get("depth_bins", 16),
         depth_start=c.get("depth_start", 1.0), position_range=c["position_range"],
     )  # fmt: skip
     params, inputs = leaves(case.params), leaves({k: x[k] for k in ("depth_logits", "direct_depth") if k in x})
