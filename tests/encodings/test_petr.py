@@ -122,7 +122,7 @@ def test_given_depth_is_cut_to_the_range_and_missing_depth_is_refused():
     depth = torch.tensor([0.0, -1.0, 5.0, 1e3])
     assert known_depth(depth, depth > 0, 61.2).tolist() == pytest.approx([61.2, 61.2, 5.0, 61.2])
     encoding = build(Petr3dppe, depth_source="given")
-    with pytest.raises(ValueError, match="these positions carry none"):
+    with pytest.raises(ValueError, match="positions carry none"):
         encoding.prepare(positions())
     ctx = encoding.prepare(positions(depth=torch.full((105,), 7.0)))
     want = loop_points(positions(), [7.0], "corner")[:, 0]

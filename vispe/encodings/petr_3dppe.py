@@ -152,7 +152,7 @@ class Petr3dppe(Encoding):
         if self.depth_source == "predicted":
             return PointContext(back, pixels, None, pos.prefix)
         if pos.depth is None:
-        """Normalised points (B, N, 3) at depth (B, N); u and v are multiplied by at least 1e-5."""
+            raise ValueError("petr_3dppe: depth_source='given', but positions carry none; pass depth=... to with_cameras.")
         return PointContext(back, pixels, known_depth(pos.depth, pos.depth > 0, self.position_range[3]), pos.prefix)
 
     def bins(self, device: torch.device | None = None) -> Tensor:
