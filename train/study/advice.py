@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from train.study.stats import Estimate, separated
 from train.study.summary import Mode, Place, Summary, larger_squares, other_shape
 
-RULES = """Rules. A mean over seeds has a Student t interval. The choice for a purpose is the highest mean over the places named with
-it, among everything tested there by at least two seeds; whatever has an interval that overlaps that of the choice is listed as not
-separated from it. Lowest cost is the highest training throughput among the encodings that are not separated from the best at the
-training size. A rank is printed as one number only where no other interval overlaps."""
+RULES = """Rules. A mean over seeds has a Student t interval. The choice for a purpose is the highest mean over the places
+named with it, among everything tested there by at least two seeds; whatever has an interval that overlaps that of
+the choice is listed as not separated from it. Lowest cost is the highest training throughput among the encodings
+that are not separated from the best at the training size. A rank is one number only where no other interval
+overlaps, and a range of ranks otherwise. The intervals are of the spread over seeds; all cells see the same test
+images."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,12 @@ def cheapest(summary: Summary) -> Advice:
     top = max(found, key=lambda mode: found[mode].mean)
     good = [top, *separated(found[top], {mode: e for mode, e in found.items() if mode != top})]
     chosen, fastest = max(good, key=speeds.get), max(speeds, key=speeds.get)
-    text = f"{chosen.encoding}: {speeds[chosen]:.0f} images a second in training, with {interval(found[chosen], summary.confidence)} "
-    text += f"at the training size; best there: {top.encoding}, {interval(found[top], summary.confidence)}, {speeds[top]:.0f} "
-    text += "images a second."
+    values = {mode: interval(found[mode], summary.confidence) for mode in (chosen, top, fastest)}
+    text = f"{chosen.encoding}: {speeds[chosen]:.0f} images a second in training, with {values[chosen]} at the training size; "
+    text += f"best there: {top.encoding}, {values[top]}, {speeds[top]:.0f} images a second."
     if fastest != chosen:
         text += f" The fastest of all is {fastest.encoding} ({speeds[fastest]:.0f}), with "
-        text += f"{interval(found[fastest], summary.confidence)}, separated from the best."
+        text += f"{values[fastest]}, separated from the best."
     return Advice(purpose, text + " Throughputs depend on the machine and what else it did; small differences mean nothing.")
 
 

@@ -1,8 +1,8 @@
 """One cell: train it, or go on where it was stopped, test it, and add its numbers to the results file.
 
-Its folder holds ``cell.json`` (what it is), ``checkpoints/`` and ``logs/`` of the training command, ``final.ckpt`` (weights, when
-training is done) and ``rows-HASH.csv`` (numbers, when testing is done). Each file is written in one step, so that what is there
-says how far the cell got, however it ended.
+Its folder holds ``cell.json`` (what it is), ``checkpoints/`` and ``logs/`` of the training command, ``final.ckpt`` (weights,
+when training is over) and ``rows-HASH.csv`` (numbers, when testing is over). Each file is written in one step, so that what is
+there says how far the cell got, however it ended.
 """
 
 import csv

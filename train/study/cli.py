@@ -1,7 +1,6 @@
 """``python -m train study``: run a matrix of encodings and seeds, or show what it found."""
 
 import argparse
-import difflib
 import sys
 from collections import Counter
 from pathlib import Path
@@ -9,12 +8,12 @@ from pathlib import Path
 from jsonargparse import ActionConfigFile, ArgumentParser
 
 from train.study import results
-from train.study.config import Cell, Study, StudyError, check
+from train.study.config import Cell, Study, StudyError, check, nearest
 
 DESCRIPTION = """Train and test every encoding under every seed of a study, and write one results file and one page.
 
-A study that was stopped, however it was, goes on where it is: finished cells are kept, an interrupted one goes on from its newest
-checkpoint. Cells are independent: --only ENCODING-SEED runs some of them, here, in a SLURM array job or on another machine."""
+A study that was stopped, however it was, goes on where it is: finished cells are kept, an interrupted one goes on from its
+newest checkpoint. Cells are independent: --only ENCODING-SEED runs some of them, here, in a SLURM array job or elsewhere."""
 
 
 def build_parser() -> ArgumentParser:
@@ -73,6 +72,8 @@ def run(study: Study, args: list[str], *, jobs: int, only: list[str] | None, dry
         raise StudyError(f"--jobs: at least 1, got {jobs}")
     cells = chosen(study, only)
     known = results.read(study.results_file)
+    for cell in study.cells():  # also those that are not to run: one file holds one configuration of each row
+        results.compare(study.results_file, known, cell.encoding, cell.seed, cell.config_hash())
     states = {cell.name: state(cell, known) for cell in cells}
     if dry_run:
         return show(study, cells, states)
@@ -98,8 +99,7 @@ def chosen(study: Study, only: list[str] | None) -> list[Cell]:
     if only is None:
         return list(cells.values())
     if unknown := [name for name in only if name not in cells]:
-        near = {name: difflib.get_close_matches(name, cells, n=2, cutoff=0.4) for name in unknown}
-        lines = [f"{name!r}" + (f" (did you mean {' or '.join(map(repr, near[name]))}?)" if near[name] else "") for name in unknown]
+        lines = [f"{name!r} ({nearest(name, list(cells))})" for name in unknown]
         raise StudyError(f"--only: no such cells: {', '.join(lines)}; --dry_run lists all")
     return [cells[name] for name in dict.fromkeys(only)]
 

@@ -1,4 +1,4 @@
-"""What a study runs: the dataclasses behind ``configs/study/*.yaml``, the cells they make, and checks before anything starts."""
+"""What a study runs: the dataclasses behind ``configs/study/*.yaml``, their cells, and checks before anything starts."""
 
 import difflib
 import hashlib
@@ -30,8 +30,8 @@ class Protocols:
         batch_size: Images a step at the training size; larger pictures come in smaller batches.
         sizes: Pictures drawn at these sizes, [height, width] in pixels; the training size is always among them.
         coords: Coordinate conventions to test with the same weights, where the model has coordinates.
-        extrapolation: Training-free methods for rotary frequencies, names of ``set_extrapolation``; each is tested with extended
-            coordinates at sizes larger than in training, on the models that accept it.
+        extrapolation: Training-free methods for rotary frequencies, names of ``set_extrapolation``; each is tested with
+            extended coordinates at sizes larger than in training, on the models that accept it.
         canvas: The picture of training size pasted, unchanged, into fields of these sizes.
         shifts: Pictures of training size moved by (down, right), in frames.
         crops: Windows of these sizes cut from pictures of training size, so that the scale stays.

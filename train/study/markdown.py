@@ -22,7 +22,7 @@ def markdown(summary: Summary, advice: list[Advice], pictures: dict[str, str], *
     for protocol, head in TITLES.items():
         if summary.select(protocol):
             heads, lines = wide(summary, protocol)
-            parts.append(f"## {head}\n\nTop-1 accuracy (%), mean ± sample standard deviation; * marks what a model does by itself.")
+            parts.append(f"## {head}\n\nTop-1 accuracy (%), mean ± sample standard deviation; * is what a model does itself.")
             parts.append(table(heads, [cells for _, cells in lines]))
     parts.append(f"## Every line\n\nBaseline: {summary.baseline} as it is by itself, same seeds.")
     parts.append(table(LONG, [long_cells(line) for line in summary.lines()]))

@@ -13,7 +13,8 @@ from train.study.tables import LONG, TITLES, facts, long_cells, wide
 
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:90rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a}
 table{border-collapse:collapse;font-size:13px;margin:.5rem 0 2rem}th,td{padding:.2rem .6rem;border-bottom:1px solid #ddd;
-text-align:left;white-space:nowrap}th{cursor:pointer;position:sticky;top:0;background:#f4f4f4}th[data-up]::after{content:" \\25B4"}
+text-align:left;white-space:nowrap}th{cursor:pointer;position:sticky;top:0;background:#f4f4f4}
+th[data-up]::after{content:" \\25B4"}
 th[data-down]::after{content:" \\25BE"}input{font:inherit;padding:.2rem .5rem;width:26rem;max-width:100%}img{max-width:100%}
 dt{font-weight:600}.scroll{overflow-x:auto}.quiet{color:#555}"""
 
@@ -66,7 +67,8 @@ def page(summary: Summary, advice: list[Advice], pictures: dict[str, bytes], *, 
             parts.append(section(f"{head}: top-1 accuracy (%), mean ± standard deviation", heads, [c for _, c in lines]))
     lines = [long_cells(line) for line in summary.lines()]
     parts.append(section(f"Every line; baseline: {summary.baseline} as it is by itself, same seeds", LONG, lines))
-    parts.append(f'<p><a download="results.csv.gz" href="{archive(summary)}">Every row of the results file</a> (CSV, gzip).</p>')
+    link = f'<a download="results.csv.gz" href="{archive(summary)}">Every row of the results file</a>'
+    parts.append(f"<p>{link} (CSV, gzip).</p>")
     body = "\n".join(parts)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'

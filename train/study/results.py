@@ -101,15 +101,16 @@ def text(row: Row) -> list[str]:
 
 
 def compare(path: Path, rows: Iterable[Row], encoding: str, seed: int, config_hash: str) -> bool:
-    """Whether the cell is in the file; refuses one that another configuration made."""
-    hashes = {row.config_hash for row in rows if (row.encoding, row.seed) == (encoding, seed)}
-    if others := hashes - {config_hash}:
+    """Whether the cell is in the file; refuses rows of its encoding that another configuration made, under any seed."""
+    hashes = {row.seed: row.config_hash for row in rows if row.encoding == encoding}
+    others = {s: found for s, found in hashes.items() if found != config_hash}
+    if others:
         raise ResultsError(
-            f"{path} has {encoding}, seed {seed} from another configuration ({', '.join(sorted(others))}, now {config_hash}: "
+            f"{path} has {encoding}, seed {min(others)} from another configuration ({others[min(others)]}, now {config_hash}: "
             "recipe, options or protocols changed). Results are never overwritten: set another `results` name (and another "
             "`runs` folder if training changed), or go back to that configuration"
         )
-    return bool(hashes)
+    return seed in hashes
 
 
 def append(path: Path, rows: list[Row]) -> bool:

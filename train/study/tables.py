@@ -72,6 +72,6 @@ def facts(summary: Summary) -> list[str]:
         f"{len(cells)} trained models: {len(summary.encodings)} encodings, seeds "
         f"{', '.join(map(str, sorted({row.seed for row in rows})))}; {kinds} configurations.",
         f"Trained at {'{}x{}'.format(*summary.train_size)} pixels; {images} test images a setting.",
-        f"Processor hours of training and testing, all cells together: {summary.hours():.1f}.",
+        f"Hours of training and testing, summed over the cells: {summary.hours():.1f} (without starts that were killed).",
         f"Code: {', '.join(commits)}.",
     ]
