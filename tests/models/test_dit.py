@@ -14,7 +14,7 @@ import vispe
 from vispe.models.dit import EncodedDiT
 from vispe.models.dit_parts import sinusoid
 from vispe.models.dit_zoo import PATCHES, SIZES, VARIANTS, create_dit, dit_arguments, list_dits
-from vispe.positions import custom_positions, patch_grid
+from vispe.positions import custom_positions, patch_grid, with_noise
 from vispe.positions.random import RandomPositions
 
 TINY = dict(hidden_size=64, depth=2, num_heads=2, num_classes=5, input_size=8)
@@ -268,3 +268,23 @@ def test_bad_input():
         tiny("none", null_class=False)
     with pytest.raises(ValueError, match="no null class to drop to"):
         tiny("none", null_class=False, class_dropout=0.0)(x, t, y % 5, drop_classes=torch.ones(3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("variant, times", [("rope_axial", (900.0, 100.0)), ("lightning", (0.1, 0.9))])
+def test_extrapolation_that_depends_on_the_time(variant, times):
+    """Lumina's rule interpolates while mostly noise; the model knows the level from its own convention of times."""
+    options = {"encoding": "rope_axial", "encoding_kwargs": {"theta": 100.0}} if variant == "lightning" else {}
+    model = tiny(variant, **options)
+    x, _, y = batch(16, 16)
+    noisy, clean = times
+    plain = [model(x, torch.tensor(t), y) for t in times]
+    model.set_extrapolation("lumina")
+    level = model.noise_level(torch.tensor([noisy]))
+    assert abs(level - 0.9) < 1e-6 and abs(model.noise_level(torch.tensor(clean)) - 0.1) < 1e-6
+    given = with_noise(model.positions(8, 8), level)
+    torch.testing.assert_close(model(x, torch.tensor(noisy), y), model(x, torch.tensor(noisy), y, positions=given))
+    assert not any(torch.equal(model(x, torch.tensor(t), y), before) for t, before in zip(times, plain))
+    with pytest.raises(ValueError, match="needs one time for all samples"):
+        model(x, torch.tensor([noisy, noisy, clean]), y)
+    model.set_extrapolation(None)
+    assert torch.equal(model(x, torch.tensor(noisy), y), plain[0])
