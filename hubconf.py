@@ -2,4 +2,5 @@
 
 dependencies = ["torch", "timm"]
 
+from vispe.models.video_zoo import *  # noqa: E402, F403
 from vispe.models.vit_zoo import *  # noqa: E402, F403  timm's register_model fills __all__ with the names

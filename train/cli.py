@@ -15,8 +15,8 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
-import train.data  # noqa: F401  makes the short class names known
 import train.clip_distill  # noqa: F401
+import train.data  # noqa: F401  makes the short class names known
 import train.droppos  # noqa: F401
 import train.image  # noqa: F401
 import train.mp3  # noqa: F401

@@ -8,6 +8,7 @@ from timm.layers import PatchDropoutWithIndices, to_2tuple
 
 from train.schedule import ScheduledTask
 from train.seeds import mix
+from vispe.models.video_vit import EncodedVideoTransformer
 from vispe.models.vit import EncodedVisionTransformer
 
 
@@ -49,7 +50,7 @@ class PretextTask(ScheduledTask):
         self.model, kwargs = model, dict(model_kwargs or {})
         self.net = timm.create_model(model, **kwargs)
         name = type(self).__name__
-        if not isinstance(self.net, EncodedVisionTransformer):
+        if not isinstance(self.net, EncodedVisionTransformer) or isinstance(self.net, EncodedVideoTransformer):
             raise ValueError(f"{name}: needs a ViT of vispe, e.g. 'vit_s_sincos2d' (see `vispe list`), got {model!r}")
         if isinstance(self.net.patch_drop, PatchDropoutWithIndices):
             raise ValueError(f"{name}: chooses the visible patches itself; leave patch_drop_rate out of model_kwargs")

@@ -221,6 +221,15 @@ def test_tokens_are_never_cut_off():
         tokenize(["short", long])
 
 
+def test_other_tokenizers():
+    import open_clip
+
+    tokenizer = open_clip.get_tokenizer("ViT-B-32")
+    assert torch.equal(tokenize("red bus", 9, tokenizer=tokenizer), tokenize("red bus", 9))
+    with pytest.raises(ValueError, match="object does not say where a text begins and ends"):
+        tokenize("red bus", 9, tokenizer=object())
+
+
 def test_distillation_brings_the_student_to_the_teacher():
     teacher = tower().requires_grad_(False)
     student = student_of(teacher, context_length=24)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from model_helpers import TINY, images, vit
 
-from vispe.models import vit_zoo
+from vispe.models import video_zoo, vit_zoo
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,7 +15,7 @@ def test_names():
     """torch.hub lists the public callables of hubconf.py, and nothing else is public there."""
     content = runpy.run_path(str(ROOT / "hubconf.py"))
     assert content["dependencies"] == ["torch", "timm"]
-    assert {n for n, v in content.items() if callable(v) and not n.startswith("_")} == set(vit_zoo.__all__)
+    assert {n for n, v in content.items() if callable(v) and not n.startswith("_")} == set(vit_zoo.__all__) | set(video_zoo.__all__)
 
 
 def test_load():

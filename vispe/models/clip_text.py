@@ -143,6 +143,11 @@ def tokenize(texts: str | list[str], context_length: int = 77, *, tokenizer: Any
     """
     if tokenizer is None:
         from open_clip.tokenizer import _tokenizer as tokenizer  # the vocabulary inside open_clip's wheel
+    if not all(hasattr(tokenizer, name) for name in ("encode", "sot_token_id", "eot_token_id")):
+        raise ValueError(
+            f"tokenize: {type(tokenizer).__name__} does not say where a text begins and ends (encode, sot_token_id, "
+            f"eot_token_id); pass a SimpleTokenizer of open_clip."
+        )
     texts = [texts] if isinstance(texts, str) else list(texts)
     ids = torch.zeros(len(texts), context_length, dtype=torch.long)
     for row, text in enumerate(texts):
