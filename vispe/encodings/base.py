@@ -101,6 +101,10 @@ class Encoding(nn.Module):
         """Act on the tokens after block i; i = -1 is ahead of block 0. x (B, prefix + N, C)."""
         return x
 
+    def meet(self, ctx_q: Any, ctx_k: Any) -> tuple[Any, Any]:
+        """Contexts of both sides in common terms (one frame for all cameras), ahead of the other hooks of attention."""
+        return ctx_q, ctx_k
+
     def qk(self, q: Tensor, k: Tensor, ctx_q: Any, ctx_k: Any) -> tuple[Tensor, Tensor]:
         """Transform queries and keys ahead of the scores. q (B, H, Nq, D), k (B, H, Nk, D)."""
         return q, k
@@ -152,6 +156,10 @@ class Composed:
 
     def __init__(self, members: Sequence[Encoding]) -> None:
         self.members = tuple(members)
+
+    def meet(self, ctx_q: Sequence[Any], ctx_k: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        pairs = [member.meet(cq, ck) for member, cq, ck in zip(self.members, ctx_q, ctx_k)]
+        return tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
 
     def qk(self, q: Tensor, k: Tensor, ctx_q: Sequence[Any], ctx_k: Sequence[Any]) -> tuple[Tensor, Tensor]:
         for member, cq, ck in zip(self.members, ctx_q, ctx_k):

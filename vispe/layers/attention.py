@@ -37,6 +37,8 @@ def attend(
     Returns:
         (B, H, Nq, D).
     """
+    if ctx_q is not ctx_k:
+        ctx_q, ctx_k = encoding.meet(ctx_q, ctx_k)
     extra = encoding.beside(v, ctx_q, ctx_k)
     bias = encoding.bias(q, k, ctx_q, ctx_k)
     turned_q, turned_k = encoding.qk(q, k, ctx_q, ctx_k)
