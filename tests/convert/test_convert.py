@@ -145,7 +145,7 @@ def test_unknown_layout():
 
 
 DIT = ["x_embedder.proj.weight", "t_embedder.mlp.0.weight", "final_layer.linear.weight"]
-DIFFUSION = {"harope", "lightningdit", "sit", "dit", "diffusers_dit"}  # see test_convert_dit.py
+DIFFUSION = {"harope", "lightningdit", "fit", "sit", "dit", "diffusers_dit"}  # see test_convert_dit.py
 
 
 def test_recognise():
@@ -163,6 +163,7 @@ def test_recognise():
         "rope_vit": ["patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.gamma_1"],
         "harope": [*DIT, "blocks.0.attn.learnable_rot.sigma"],
         "lightningdit": [*DIT, "blocks.0.mlp.w12.weight"],
+        "fit": [*DIT, "blocks.0.mlp.fc1_g.weight"],
         "sit": [*DIT, "projectors.0.0.weight"],
         "dit": DIT,
         "diffusers_dit": ["pos_embed.proj.weight", "transformer_blocks.0.norm1.emb.timestep_embedder.linear_1.weight"],

@@ -18,6 +18,7 @@ from . import (
     dinov3,
     dit,
     eva02,
+    fit,
     harope,
     irpe,
     kprpe,
@@ -37,7 +38,8 @@ from .tables import Grid
 # In the order they are tried: every layout is told from the ones below it by a key of its own.
 SOURCES: dict[str, ModuleType] = {
     "comrope": comrope, "irpe": irpe, "cpvt": cpvt, "liere": liere, "kprpe": kprpe, "seqpe": seqpe, "swin": swin,
-    "harope": harope, "lightningdit": lightningdit, "diffusers_dit": diffusers_dit, "sit": sit, "dit": dit,
+    "harope": harope, "lightningdit": lightningdit, "diffusers_dit": diffusers_dit, "fit": fit,
+    "sit": sit, "dit": dit,
     "beit": beit, "dinov3": dinov3, "eva02": eva02, "rope_vit": rope_vit, "plain": plain,
 }  # fmt: skip
 

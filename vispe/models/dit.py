@@ -62,7 +62,8 @@ class EncodedDiT(ModelMixin, ConfigMixin):
         prediction_type: what the output means. "epsilon", "v_prediction" and "sample" take times 0..999; "flow_prediction" is
             noise − data at time σ · 1000 (SD3); "sit_velocity" is data − noise at time 1 − σ in [0, 1], unscaled (SiT).
         learn_sigma: twice the channels come out, the second half a variance; for the two flows it is computed and dropped.
-        qk_norm, norm, mlp, shift: see DiTBlock; LightningDiT has norm="rms", mlp="swiglu" and, in some sizes, shift=False.
+        qk_norm, qk_norm_weight, norm, mlp, shift: see DiTBlock; LightningDiT has norm="rms", mlp="swiglu" and, in some sizes,
+            shift=False.
         micro_conditioning: take the crop of the training image as a condition, see CropEmbedder.
     """
 
@@ -89,6 +90,7 @@ class EncodedDiT(ModelMixin, ConfigMixin):
         prediction_type: Prediction = "epsilon",
         learn_sigma: bool = True,
         qk_norm: bool = False,
+        qk_norm_weight: bool = True,
         norm: Norm = "layer",
         mlp: MlpKind = "gelu",
         shift: bool = True,
@@ -110,9 +112,12 @@ class EncodedDiT(ModelMixin, ConfigMixin):
         )
         self.crop_embedder = CropEmbedder(hidden_size) if micro_conditioning else None
         self.blocks = nn.ModuleList(
-            DiTBlock(hidden_size, num_heads, mlp_ratio=mlp_ratio, mlp=mlp, norm=norm, qk_norm=qk_norm, shift=shift)
+            DiTBlock(
+                hidden_size, num_heads, mlp_ratio=mlp_ratio, mlp=mlp, norm=norm, qk_norm=qk_norm, qk_norm_weight=qk_norm_weight,
+                shift=shift,
+            )
             for _ in range(depth)
-        )
+        )  # fmt: skip
         self.final_layer = FinalLayer(hidden_size, patch_size, self.out_channels, norm=norm)
         mlp_dim = self.blocks[0].mlp.fc1.out_features if mlp == "gelu" else None
         self.encoding = EncodingStack(

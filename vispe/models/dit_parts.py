@@ -131,16 +131,18 @@ class DiTBlock(nn.Module):
         shift: modulation has shifts (chunks shift, scale, gate, twice); without, LightningDiT's `wo_shift` (scale, gate).
         mlp: "gelu" (tanh form, mlp_ratio · dim hidden) or "swiglu" (int(2/3 · mlp_ratio · dim) hidden).
         qk_norm: norm of queries and keys over a head: RMSNorm with norm "rms", else LayerNorm (eps 1e-5), with weights.
+        qk_norm_weight: False for a LayerNorm without weights and with eps 1e-6, as FiTv2 has it.
     """
 
     def __init__(
         self, dim: int, num_heads: int, *, mlp_ratio: float = 4.0, mlp: MlpKind = "gelu", norm: Norm = "layer",
-        qk_norm: bool = False, shift: bool = True,
+        qk_norm: bool = False, qk_norm_weight: bool = True, shift: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         self.shift = shift
         self.norm1 = norm_layer(norm, dim)
-        self.attn = Attention(dim, num_heads=num_heads, qkv_bias=True, qk_norm=qk_norm, norm_layer=head_norm(norm))
+        over_head = head_norm(norm, weight=qk_norm_weight)
+        self.attn = Attention(dim, num_heads=num_heads, qkv_bias=True, qk_norm=qk_norm, norm_layer=over_head)
         self.norm2 = norm_layer(norm, dim)
         self.mlp = make_mlp(mlp, dim, mlp_ratio)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(dim, (6 if shift else 4) * dim))
@@ -155,8 +157,10 @@ class DiTBlock(nn.Module):
         return x + gate2[:, None] * feed(self.mlp, modulate(self.norm2(x), scale2, shift2), encoding, ctx)
 
 
-def head_norm(norm: Norm) -> Callable[[int], nn.Module]:
+def head_norm(norm: Norm, *, weight: bool = True) -> Callable[[int], nn.Module]:
     """The class of norms over a head's channels."""
+    if not weight:
+        return partial(nn.LayerNorm, eps=1e-6, elementwise_affine=False)
     return partial(nn.RMSNorm, eps=1e-6) if norm == "rms" else partial(nn.LayerNorm, eps=1e-5)
 
 

@@ -28,6 +28,11 @@ COMPOSITIONS: dict[str, dict[str, Any]] = {
         encoding_kwargs={"sincos2d": {"preset": "dit"}, "rope_eva02": {"pretrain_grid": None}},
         prediction_type="sit_velocity", learn_sigma=False, norm="rms", mlp="swiglu",
     ),
+    # FiT (28 blocks) and FiTv2 (36 blocks in XL)
+    "fit": dict(encoding="rope3d", mlp="swiglu", mlp_ratio=6.0),
+    "fitv2": dict(
+        encoding="rope3d", mlp="swiglu", qk_norm=True, qk_norm_weight=False, prediction_type="sit_velocity", learn_sigma=False,
+    ),
 }  # fmt: skip
 
 VARIANTS: dict[str, dict[str, Any]] = {
