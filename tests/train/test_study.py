@@ -12,8 +12,10 @@ import pytest
 import study_helpers
 import torch
 import yaml
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from train_helpers import Killed, kill_at, run
 
+from train.image import ImageClassification
 from train.study import results
 from train.study.cells import rows_file, run_cell, state
 from train.study.cli import main
@@ -171,6 +173,19 @@ def test_stopped_after_testing_or_after_training(finished: Path, study: Study, m
     monkeypatch.setattr("train.study.cells.Prepared", None)
     run_cell(cell)
     assert numbers(study, "table") == numbers(study_helpers.load(finished), "table")
+
+
+def test_a_stopped_training_is_not_taken_for_a_finished_one(
+    study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def training_step(*_: object) -> None:
+        raise SIGTERMException  # what Lightning does after SIGTERM; it is a SystemExit with code 0
+
+    with monkeypatch.context() as context:
+        context.setattr(ImageClassification, "training_step", training_step)
+        assert main(["--config", str(tmp_path / "study.yaml"), "--only", "table-0"]) == 2
+    assert "table-0: training was stopped" in capsys.readouterr().err
+    assert state(study.cells()[0], []) == "new" and not study.results_file.exists()
 
 
 def test_a_cell_that_another_process_has_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

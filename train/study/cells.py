@@ -118,6 +118,10 @@ def train(cell: Cell, say: Callable[[str], None]) -> None:
     cli = None
     try:
         cli = VispeCLI(["fit", *cell.arguments(), "--trainer.limit_val_batches=0", "--ckpt_path=last"])
+    except SystemExit as end:  # Lightning ends on SIGTERM with exit code 0, which would pass for success
+        if end.code:
+            raise
+        raise StudyError(f"{cell.name}: training was stopped ({end!r}); start it again to go on from there") from end
     finally:
         if not rank_zero_only.rank:
             with open(cell.folder / "seconds.txt", "a") as file:
@@ -126,6 +130,8 @@ def train(cell: Cell, say: Callable[[str], None]) -> None:
     if trainer.interrupted or trainer.received_sigterm or not finished(trainer):
         raise StudyError(f"{cell.name}: training was stopped at step {trainer.global_step}; start it again to go on from there")
     trainer.save_checkpoint(cell.folder / "final.ckpt", weights_only=True)
+    if torch.distributed.is_initialized():  # one process alone tests, and its metrics must not wait for the others
+        torch.distributed.destroy_process_group()
 
 
 def finished(trainer: Any) -> bool:

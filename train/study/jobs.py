@@ -1,11 +1,13 @@
 """Several cells side by side, each in a process of its own on one thread."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from train.study.config import Cell
@@ -28,7 +30,7 @@ class Children:
 
     def run(self, cells: list[Cell], jobs: int) -> dict[str, str]:
         """Run all cells; cell name -> what went wrong, for those that failed. The others are finished all the same."""
-        with ThreadPoolExecutor(jobs) as pool:
+        with ThreadPoolExecutor(jobs) as pool, ended_by_sigterm():
             try:
                 outcomes = list(pool.map(self.one, cells))
             except BaseException:
@@ -52,7 +54,8 @@ class Children:
             code = child.wait()
         with self.lock:
             del self.running[cell.name]
-        self.say(f"{cell.name}: {'done' if code == 0 else f'FAILED, see {log}'}")
+        failed = "stopped" if self.stopped else f"FAILED, see {log}"
+        self.say(f"{cell.name}: {failed if code else 'done'}")
         return "" if code == 0 else f"exit code {code}; {log} ends with\n{tail(log, start)}"
 
     def stop(self) -> None:
@@ -61,6 +64,23 @@ class Children:
             self.stopped = True
             for child in self.running.values():
                 child.terminate()
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM is as good as Ctrl-C inside, so that children do not outlive the study."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def tail(log: Path, start: int) -> str:
