@@ -9,6 +9,9 @@ from pathlib import Path
 import vispe.models  # noqa: F401  registers the names
 from vispe.convert import SOURCES
 from vispe.encodings.table import markdown, rows
+from vispe.models.dit_zoo import COMPOSITIONS as DIT_COMPOSITIONS
+from vispe.models.dit_zoo import PATCHES
+from vispe.models.dit_zoo import SIZES as DITS
 from vispe.models.vit_zoo import COMPOSITIONS, SIZES, VARIANTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,6 +36,16 @@ def cost_notes(costs: Mapping[str, Mapping]) -> str:
     """One line for each encoding that costs more than DEAR, with the reason."""
     dear = {name: cost["train"] for name, cost in costs.items() if cost["train"] > DEAR}
     return "\n".join(f"- `{name}` ({ratio:.2f}): {REASONS[name]}." for name, ratio in dear.items())
+
+
+def diffusion() -> str:
+    """How diffusion transformers are named."""
+    sizes, patches = (",".join(map(str, values)) for values in (DITS, PATCHES))
+    own = ", ".join(f"`{name}` ({made['encoding']})" for name, made in DIT_COMPOSITIONS.items())
+    return (
+        f"`vispe.create_model(\"dit_b_2_rope_axial\")` (`pip install vispe[diffusion]`): "
+        f"`dit_{{{sizes}}}_{{{patches}}}_{{variant}}`,\nwith every variant above that is one encoding, and {own}."
+    )
 
 
 def page() -> str:
@@ -66,6 +79,10 @@ Above {DEAR} forward+backward:
 After `import vispe`. Encodings that need more than a grid (key points, images) have no name of their own.
 
 {names}
+
+## Diffusion transformers
+
+{diffusion()}
 """
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from .convert import SOURCES, Report, load, recognise
 from .convert.files import GRID_NOTE, noted_grid, read, unwrap
 from .convert.guess import guess
+from .models.create import create_model
 
 
 def add_parser(commands: Any) -> None:
@@ -62,7 +63,7 @@ def stored_model(content: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | Non
 
 
 def create(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
-    """A timm model from JSON arguments; classes of layers by their names in `timm.layers`."""
+    """A model by its name from JSON arguments; classes of layers by their names in `timm.layers`."""
     given = dict(kwargs)
     for key in ("mlp_layer", "embed_layer"):
         if isinstance(given.get(key), str):
@@ -71,8 +72,8 @@ def create(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
                 raise ValueError(f"convert: timm.layers has no {given[key]!r} for {key}; e.g. 'SwiGLU'.")
             given[key] = layer
     try:
-        return timm.create_model(name, **given).eval()
-    except (AttributeError, RuntimeError, TypeError) as error:  # timm's own ways to say: no such name, no such argument
+        return create_model(name, **given).eval()
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # no such name or argument
         raise ValueError(f"convert: cannot create {name!r} with {json.dumps(dict(kwargs))}: {error}") from error
 
 
@@ -86,7 +87,9 @@ def write(out: Path, model: nn.Module, report: Report, *, name: str, kwargs: Map
         "vispe.model_kwargs": json.dumps(dict(kwargs)),
         "vispe.report": report.full(),
     }
-    if hasattr(model, "encoding"):
+    if hasattr(model, "own_grid"):  # diffusion transformers
+        notes[GRID_NOTE] = "x".join(map(str, model.own_grid))
+    elif hasattr(model, "encoding"):
         embed = model.patch_embed
         size = (embed.num_frames, *embed.img_size) if hasattr(embed, "num_frames") else embed.img_size
         notes[GRID_NOTE] = "x".join(map(str, embed.dynamic_feat_size(size)))

@@ -100,3 +100,30 @@ def test_what_does_not_fit_is_refused():
         load(ours(1, patch_size=4), official(1))
     with pytest.raises(ValueError, match="rubbish: the model has no place"):
         load(ours(2), official(2) | {"rubbish": torch.ones(1)})
+
+
+def test_the_command_finds_the_model(tmp_path):
+    """Width, depth, patch, classes and the rest are in the weights; DiT and SiT cannot be told apart, and that is said."""
+    from safetensors.torch import load_file, save_file
+
+    from vispe.cli import main
+    from vispe.convert.guess_dit import guess_dit
+
+    made = create_dit("dit_s_2_fitv2", depth=1, num_classes=3, input_size=8)
+    state = made.state_dict()
+    root = "blocks.0.mlp."
+    for kind in ("weight", "bias"):
+        state[f"{root}fc1_g.{kind}"], state[f"{root}fc1_x.{kind}"] = state.pop(f"{root}fc1.{kind}").chunk(2)
+    state["global_adaLN_modulation.1.weight"] = state["blocks.0.adaLN_modulation.1.weight"].clone()
+    state["blocks.0.adaLN_modulation.2.weight"] = torch.randn(6 * 384, 5)
+    state["blocks.0.adaLN_modulation.1.weight"] = torch.randn(5, 384)
+    state["blocks.0.adaLN_modulation.2.bias"] = state["blocks.0.adaLN_modulation.1.bias"]
+    state["blocks.0.adaLN_modulation.1.bias"] = torch.randn(5)
+    state["x_embedder.proj.weight"] = state["x_embedder.proj.weight"].flatten(1)
+    assert guess_dit(state, "fit") == ("dit_s_2_fitv2", {"depth": 1, "in_channels": 4, "num_classes": 3})
+    save_file({k: v.clone() for k, v in state.items()}, tmp_path / "fit.safetensors")
+    out = tmp_path / "ours.safetensors"
+    assert main(["convert", "auto", str(tmp_path / "fit.safetensors"), str(out)]) == 0
+    assert load(made, load_file(out), "vispe").complete
+    with pytest.raises(ValueError, match="DiT .dit_s_2_sincos2d. and SiT .dit_s_2_sit. have the same keys"):
+        guess_dit(made.state_dict(), "dit")

@@ -160,6 +160,12 @@ def test_micro_conditioning():
     whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(3, -1)
     torch.testing.assert_close(model(x, t, y, crop=whole), model(x, t, y))
     assert (model(x, t, y, crop=crop) - model(x, t, y)).abs().max() > 1e-3
+    model.crop_embedder.dropout = 0.5
+    torch.manual_seed(0)
+    drawn = model.crop_embedder.train()(crop[:1].expand(64, -1), 64)
+    kept, none = (model.crop_embedder.eval()(c[:1], 1) for c in (crop, whole))
+    is_kept, is_none = ((drawn - c).abs().amax(dim=1) < 1e-5 for c in (kept, none))
+    assert (is_kept ^ is_none).all() and 16 < is_none.sum() < 48
     nn.init.zeros_(model.crop_embedder.mlp[2].weight)
     nn.init.zeros_(model.crop_embedder.mlp[2].bias)
     torch.testing.assert_close(model(x, t, y, crop=crop), model(x, t, y))  # as at the start

@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from ..models.vit_zoo import SIZES
+from .guess_dit import SOURCES as DIFFUSION
+from .guess_dit import guess_dit
 
 _KERNELS = ("patch_embed.proj.weight", "vision_model.embeddings.patch_embedding.weight", "to_patch_embedding.1.weight")
 _HEADS = ("head.weight", "classification_head.weight", "mlp_head.1.weight")
@@ -24,6 +26,8 @@ def guess(state: Mapping[str, Tensor], source: str) -> tuple[str, dict[str, Any]
     Raises:
         ValueError: the weights do not tell which model they are for.
     """
+    if source in DIFFUSION:
+        return guess_dit(state, source)
     if source not in _OF_SOURCE:
         raise _unclear(source, "options of the encoding are not in the weights")
     kernel = _find(state, _KERNELS)

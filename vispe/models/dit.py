@@ -129,6 +129,11 @@ class EncodedDiT(ModelMixin, ConfigMixin):
         )  # fmt: skip
         self.reset_parameters()
 
+    @property
+    def own_grid(self) -> tuple[int, int]:
+        """(rows, columns) of patches of the latent that the model was made for, the grid of its learned tables."""
+        return self._grid_of(self.config.input_size)
+
     def _grid_of(self, size: int | tuple[int, int]) -> tuple[int, int]:
         height, width = (int(n) for n in to_2tuple(size))
         p = self.patch_size

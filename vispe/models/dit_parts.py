@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..encodings.base import Composed, Encoding
 from ..layers import Attention, feed
+from ..positions.crop_condition import NO_CROP
 
 Norm = Literal["layer", "rms"]
 MlpKind = Literal["gelu", "swiglu"]
@@ -112,7 +113,7 @@ class CropEmbedder(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(4 * SINUSOID, dim), nn.SiLU(), nn.Linear(dim, dim))
 
     def forward(self, crop: Tensor | None, batch: int) -> Tensor:
-        whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]], device=self.mlp[0].weight.device)
+        whole = torch.tensor([NO_CROP], device=self.mlp[0].weight.device)
         if crop is None:
             crop = whole.expand(batch, -1)
         elif crop.shape not in ((batch, 4), (1, 4)):
