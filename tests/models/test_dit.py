@@ -212,7 +212,7 @@ def test_other_sizes_extend_or_rescale():
         model.set_coords("stretch")
 
 
-def test_fold():
+def test_fold(tmp_path):
     model = tiny("harope")
     for p in model.encoding.parameters():
         nn.init.normal_(p, std=0.3)
@@ -221,6 +221,8 @@ def test_fold():
     folded = model.fold()
     torch.testing.assert_close(folded(x, t, y), wanted, atol=1e-5, rtol=1e-4)
     assert not [n for n, p in folded.named_parameters() if "skew" in n]
+    with pytest.raises(ValueError, match="save it ahead of fold"):
+        folded.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="cannot be folded through q_norm"):
         tiny("harope", qk_norm=True).fold()
 

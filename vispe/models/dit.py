@@ -9,6 +9,7 @@ embedder of time and class for all blocks, so that a dropped class is dropped in
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any, Literal
 
 import torch
@@ -70,6 +71,7 @@ class EncodedDiT(ModelMixin, ConfigMixin):
     _supports_gradient_checkpointing = True
     _skip_layerwise_casting_patterns = ["encoding", "norm"]
     _no_split_modules = ["DiTBlock"]
+    folded = False
 
     @register_to_config
     def __init__(
@@ -295,11 +297,19 @@ class EncodedDiT(ModelMixin, ConfigMixin):
     def fold(self) -> EncodedDiT:
         """Bake learned rotary bases into W_q and W_k, in place, for inference: plain rotary remains. Returns self.
 
-        The folded model computes the same at any size; its state dict is no longer that of its configuration.
+        The folded model computes the same at any size; its state dict is no longer that of its configuration, so that it is not
+        saved by `save_pretrained`.
         """
         from .vit import fold_layers
 
         for name, member in list(self.encoding.items()):
             if isinstance(member, nn.ModuleList) and hasattr(member[0], "folded"):
                 self.encoding[name] = fold_layers(name, [b.attn for b in self.blocks], member).train(self.training)
+                self.folded = True
         return self
+
+    def save_pretrained(self, save_directory: str | PathLike, *args: Any, **kwargs: Any) -> None:
+        """diffusers' (which see for the other arguments); refuses a folded model, which would not come back so."""
+        if self.folded:
+            raise ValueError("EncodedDiT: a folded model has other parameters than its configuration; save it ahead of fold().")
+        super().save_pretrained(save_directory, *args, **kwargs)
