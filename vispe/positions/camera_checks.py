@@ -83,9 +83,9 @@ def check_image_size(image_size: tuple[int, int] | None, intrinsics: Tensor | No
             raise ValueError("with_cameras: intrinsics are in pixels, so image_size=(height, width) is needed with them.")
         return None
     size = tuple(image_size)
-    if len(size) != 2 or any(n < 1 for n in size):
+    if len(size) != 2 or any(isinstance(n, int) and n < 1 for n in size):
         raise ValueError(f"with_cameras: image_size is (height, width) in pixels, got {image_size!r}.")
-    if intrinsics is not None and min(size) > 20 and not torch.compiler.is_compiling():
+    if intrinsics is not None and not torch.compiler.is_compiling() and min(size) > 20:
         focal = torch.stack((intrinsics[..., 0, 0], intrinsics[..., 1, 1])).abs().amax(0)
         centre = intrinsics[..., :2, 2].abs().amax(-1)
         if ((focal < 10) & (centre <= 1.5)).any():

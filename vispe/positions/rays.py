@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .camera import CameraPositions
 from .camera_formats import invert_pose, rotate
+from .grid import Positions
 
 Order = Literal["direction_moment", "moment_direction"]
 Spacing = Literal["lid", "uniform", "log"]
@@ -65,12 +66,24 @@ def token_cameras(pos: CameraPositions) -> tuple[Tensor, Tensor]:
 
 def needs_intrinsics(pos: CameraPositions, name: str = "rays") -> Tensor:
     """The intrinsics of positions that have them."""
-    if getattr(pos, "intrinsics", None) is None:
+    return cameras_of(pos, name, intrinsics=True).intrinsics
+
+
+def cameras_of(pos: Positions, name: str, *, intrinsics: bool = False) -> CameraPositions:
+    """The positions, when they carry cameras (and intrinsics); `name` is the encoding that asks.
+
+    Raises:
+        ValueError: otherwise, with what they are and how to add cameras.
+    """
+    if not isinstance(pos, CameraPositions):
+        kind = "custom coordinates" if pos.units == "custom" else "a grid alone"
         raise ValueError(
-            f"{name}: these positions carry no intrinsics; build them with camera_grid(..., intrinsics, image_size) or "
-            f"add them by with_cameras."
+            f"{name}: these positions carry no cameras, they are {kind}; build them with camera_grid or add cameras with "
+            f"with_cameras(pos, world_to_camera, intrinsics, image_size=(H, W))."
         )
-    return pos.intrinsics
+    if intrinsics and pos.intrinsics is None:
+        raise ValueError(f"{name}: these cameras have no intrinsics; pass them, with image_size, to with_cameras.")
+    return pos
 
 
 def token_rays(pos: CameraPositions) -> tuple[Tensor, Tensor]:
