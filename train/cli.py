@@ -20,6 +20,7 @@ import train.data  # noqa: F401  makes the short class names known
 import train.droppos  # noqa: F401
 import train.image  # noqa: F401
 import train.mp3  # noqa: F401
+import train.nvs  # noqa: F401
 import train.video  # noqa: F401
 from train.callbacks import PredictionFile, Throughput
 from train.checkpoint import SafeCheckpointIO, readable
