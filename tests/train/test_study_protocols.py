@@ -1,5 +1,7 @@
 """What each protocol shows a model, and in which modes a model is tested."""
 
+from pathlib import Path
+
 import pytest
 import timm
 import torch
@@ -9,6 +11,7 @@ from train.data.glyphs import MEAN, STD, Glyphs
 from train.study.config import Protocols, StudyError
 from train.study.evaluate import Mode, applied, batch_size, modes
 from train.study.protocols import Setting, batches, check_data, dataset, settings
+from vispe.data.glyphs import GlyphDataset
 
 
 @pytest.fixture
@@ -38,6 +41,39 @@ def test_canvas_and_crop_leave_the_scale(data: Glyphs, protocol: str, size: tupl
         assert inside(small[i][0], large[i][0])
         assert torch.equal(changed[i][0], changed[i][0])
     assert not torch.equal(plain[0][0], plain[1][0])
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [Setting("resize", (24, 40)), Setting("canvas", (40, 48)), Setting("shift", (32, 32), (0.1, 0.2)), Setting("crop", (8, 9))],
+    ids=lambda setting: setting.protocol,
+)
+def test_kept_pictures_are_those_that_would_be_drawn(
+    data: Glyphs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: Setting
+) -> None:
+    drawn = [dataset(data, setting, 3)[i] for i in range(3)]
+
+    def equal() -> bool:
+        kept = dataset(data, setting, 3, tmp_path)
+        return len(kept) == 3 and all(torch.equal(a[0], b[0]) and a[1] == b[1] for a, b in zip(drawn, kept))
+
+    assert equal()
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:150])  # cut off: drawn again
+    assert equal()
+    monkeypatch.setattr(GlyphDataset, "render", None)  # from now on nothing can be drawn
+    assert equal() and list(tmp_path.iterdir()) == [file]
+
+
+def test_kept_pictures_of_different_settings_do_not_meet(data: Glyphs, tmp_path: Path) -> None:
+    found = [Setting("resize", (32, 32)), Setting("shift", (32, 32), (0.1, 0.0)), Setting("canvas", (32, 40))]
+    for setting in found:
+        dataset(data, setting, 2, tmp_path)
+    dataset(data, found[0], 3, tmp_path)
+    dataset(Glyphs(img_size=32, variant="jitter"), found[0], 2, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 5
+    dataset(data, Setting("crop", (20, 20)), 2, tmp_path)  # cut from the pictures of training size
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_crops_are_in_different_places(data: Glyphs) -> None:

@@ -169,7 +169,8 @@ def test(cell: Cell) -> list[Row]:
     if data.img_size is None:
         data.img_size = data_size(module)
     check_data(data, cell.study.protocols)
-    scores = list(evaluate(module, data, trainer, cell.study.protocols))
+    pictures = cell.study.folder / "pictures"
+    scores = list(evaluate(module, data, trainer, cell.study.protocols, pictures=pictures))
     params = sum(p.numel() for p in module.net.parameters())
     return rows(cell, scores, params=params, size=data.train_size, seconds=time.time() - started)
 

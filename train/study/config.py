@@ -63,7 +63,7 @@ class Study:
         baseline: The row that differences are taken against.
         confidence: Coverage of the intervals.
         protocols: How every trained cell is tested.
-        runs: Folder of the cells: logs, checkpoints, weights. null is runs/study/NAME.
+        runs: Folder of the cells: logs, checkpoints, weights, and of test pictures. null is runs/study/NAME.
         results: The results file, CSV. It only ever grows. null is results.csv in ``runs``.
     """
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from lightning.pytorch import Trainer
@@ -41,17 +42,25 @@ class Score:
 
 
 def evaluate(
-    module: ImageClassification, data: ImageData, trainer: Trainer, protocols: Protocols
+    module: ImageClassification, data: ImageData, trainer: Trainer, protocols: Protocols, *, pictures: Path | None = None
 ) -> Iterator[Score]:
-    """Scores of every setting and mode, under the trainer's precision and on its device."""
+    """Scores of every setting and mode, under the trainer's precision and on its device.
+
+    Args:
+        module: The trained model.
+        data: Gives the pictures.
+        trainer: Its precision and device are used.
+        protocols: What to test.
+        pictures: Folder where drawn pictures are kept for the next model; None keeps none.
+    """
     device = trainer.strategy.root_device
     module.eval().to(device)
     net = module.net if module.ema is None else module.ema.module
     for setting in settings(protocols, data.train_size):
         chosen = modes(net, protocols, larger=grown(setting, data.train_size), resized=setting.size != data.train_size)
         counters = [Accuracies(module.num_classes, [setting.size], [None]).to(device) for _ in chosen]
-        pictures = dataset(data, setting, protocols.images)
-        for images, labels in batches(pictures, batch_size(protocols, setting.size, data.train_size)):
+        shown = dataset(data, setting, protocols.images, pictures)
+        for images, labels in batches(shown, batch_size(protocols, setting.size, data.train_size)):
             images, labels = images.to(device), labels.to(device)
             for mode, counter in zip(chosen, counters):
                 with torch.inference_mode(), trainer.precision_plugin.forward_context(), applied(net, mode):
@@ -59,7 +68,7 @@ def evaluate(
                 counter.update(0, 0, logits, labels)
         for mode, counter in zip(chosen, counters):
             values = {name.removeprefix("test/"): float(value) for name, value in counter.results("test")}
-            yield Score(setting, mode, values, len(pictures))
+            yield Score(setting, mode, values, len(shown))
 
 
 def grown(setting: Setting, train_size: Size) -> bool:

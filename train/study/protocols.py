@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch.utils.data import Dataset, Subset
@@ -10,6 +11,7 @@ from train.data.base import ImageData, as_size
 from train.data.glyphs import Glyphs, Standardised
 from train.seeds import mix
 from train.study.config import Protocols, Size, StudyError
+from train.study.store import Stored
 from vispe.data.glyphs import GlyphDataset
 
 
@@ -56,14 +58,15 @@ def check_data(data: ImageData, protocols: Protocols) -> None:
             )
 
 
-def dataset(data: ImageData, setting: Setting, images: int) -> Dataset:
-    """The test pictures of a setting: (image, label), the same in every cell."""
+def dataset(data: ImageData, setting: Setting, images: int, folder: Path | None = None) -> Dataset:
+    """The test pictures of a setting: (image, label), the same in every cell; drawn ones are kept in the folder."""
     drawn = data.train_size if setting.protocol in ("canvas", "shift", "crop") else setting.size
     if isinstance(data, Glyphs):
         options = data.eval_options | {"size": drawn, "shift": setting.shift, "length": images}
         if setting.protocol == "canvas":
             options["canvas"] = setting.size
-        found: Dataset = Standardised(GlyphDataset("test", **options))
+        glyphs = GlyphDataset("test", **options)
+        found: Dataset = Standardised(glyphs if folder is None else Stored(glyphs, folder))
     else:
         found = data.eval_dataset("test", drawn)
         found = Subset(found, range(min(images, len(found))))
