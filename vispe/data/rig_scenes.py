@@ -3,9 +3,9 @@
     scenes = RigScenes("val", length=96)
     scene = scenes[0]                  # images (4, 3, 24, 48), boxes (4, 7), present (4,), ...
 
-The world is that of the rig: z up, origin on the ground between the cameras. A camera looks outwards at 0, 90, 180 and 270 degrees
-(± 0.45 rad), 0.5 m from the axis and 1.5 m high, with focal lengths and principal points of its own in every scene, so that
-knowing the number of a camera is not knowing where it looks.
+The world is that of the rig: z up, origin on the ground between the cameras. A camera looks outwards at 0, 90, 180 and 270
+degrees (± 0.45 rad), 0.5 m from the axis and 1.5 m high, with focal lengths and principal points of its own in every scene, so
+that knowing the number of a camera is not knowing where it looks.
 """
 
 from __future__ import annotations

@@ -49,8 +49,9 @@ class Scenes(Procedural):
         views: how many cameras, or which of the scene's 64 cameras in which order; the same number is the same camera whatever
             else is asked for.
         spheres, boxes: how many of each, up to 8.
-        frame: what the poses count from. "canonical": the first camera asked for. "random": a rotation and translation 2·N(0, 1)
-            a number, another one in each scene. "far": the same rotations, translations 10·N(0, 1). "world": z up, ground z = 0.
+        frame: what the poses count from. "canonical": the first camera asked for. "random": another rotation in each scene,
+            and a translation of 2·N(0, 1) along each axis. "far": the same rotations, translations 10·N(0, 1). "world": z up,
+            ground at z = 0.
         focal_spread: a in the focal length; 0 gives every camera the same.
         roll: cameras turn about their axis by U(−roll, roll) rad.
         distance: least and greatest distance of a camera.
@@ -82,13 +83,13 @@ class Scenes(Procedural):
             raise ValueError(f"Scenes: frame must be one of {get_args(Frame)}, got {frame!r}.")
         self.views = tuple(range(views)) if isinstance(views, int) else tuple(int(v) for v in views)
         if not self.views or len(set(self.views)) < len(self.views) or not 0 <= min(self.views) <= max(self.views) < CAMERAS:
-            raise ValueError(f"Scenes: views must be a number from 1 to {CAMERAS} or different numbers below it, got {views!r}.")
+            raise ValueError(f"Scenes: views must be 1 to {CAMERAS} or a list of different numbers below that, got {views!r}.")
         if not (0 <= spheres <= SOLIDS and 0 <= boxes <= SOLIDS and spheres + boxes > 0):
             raise ValueError(f"Scenes: 0 to {SOLIDS} spheres and boxes, not both 0, got {spheres} and {boxes}.")
         if focal_spread < 0 or roll < 0 or not 1.5 <= distance[0] <= distance[1]:
             raise ValueError(
-                f"Scenes: focal_spread and roll must not be negative, and distance increase from 1.5 on, which is outside every "
-                f"solid; got {focal_spread}, {roll} and {tuple(distance)}."
+                f"Scenes: focal_spread and roll must not be negative, and distance increase from 1.5 on, outside every solid; "
+                f"got {focal_spread}, {roll} and {tuple(distance)}."
             )
         self.spheres, self.boxes, self.frame = spheres, boxes, frame
         self.focal_spread, self.roll, self.distance = focal_spread, roll, tuple(distance)

@@ -2,11 +2,10 @@
 
     x_n ← x_n + W·(R, t / scale, fx/W, fy/H, cx/W, cy/H) + b
 
-Twelve numbers of the world-to-camera pose, row by row, and four of the lens; every token of a view gets the same. It says nothing
-about places in the image: compose it with one that does ("learned+camera_ape"). Absolute: another frame of the world is another
-input. As the camera's extrinsic and intrinsic numbers given to a view-synthesis transformer in Sajjadi et al., Scene
-Representation Transformer, CVPR 2022, arXiv 2111.13152, which gives them as sines of each ray (`plucker`, form "raymap", is
-nearer to that); this form is ours.
+Twelve numbers of the world-to-camera pose, row by row, and four of the lens; every token of a view gets the same. It says
+nothing about places in the image: compose it with one that does ("learned+camera_ape"). Absolute: another frame of the world is
+another input. This form is ours; Sajjadi et al., Scene Representation Transformer, CVPR 2022, arXiv 2111.13152, give the camera
+to a view-synthesis transformer as sines of each ray, to which `plucker` with form="raymap" is nearer.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     model = ViewTransformer("prope", image_size=64)
     rendered = model(images, world_to_camera, intrinsics)   # images of the first cameras in, those of the others out
 
-`ViewTransformer` attends over the patches of input and target views at once (as LVSM's decoder-only form, Jin et al. 2024, arXiv
-2410.17242). `SceneTransformer` encodes the input views once and asks for any pixels by cross-attention (as SRT, Sajjadi et al.
-2022, arXiv 2111.13152, with one learned query for every ray as in GTA, Miyato et al. 2024, arXiv 2310.10375). Both know where
-tokens are only through their encoding: compose one of the place in the image with one of the camera ("learned+plucker"), or use
-one that does both ("gta", "prope").
+`ViewTransformer` attends over the patches of input and target views at once (as LVSM's decoder-only form, Jin et al. 2024,
+arXiv 2410.17242). `SceneTransformer` encodes the input views once and asks for any pixels by cross-attention (as SRT, Sajjadi
+et al. 2022, arXiv 2111.13152, with one learned query for every ray as in GTA, Miyato et al. 2024, arXiv 2310.10375). Both know
+where tokens are only through their encoding: compose one of the place in the image with one of the camera ("learned+plucker"),
+or use one that does both ("gta", "prope").
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class _NvsModel(nn.Module):
         """How many views are given, and their size."""
         name = type(self).__name__
         if images.ndim != 5 or images.shape[1] < 1:
-            raise ValueError(f"{name}: images must be (B, views, channels, H, W) with at least 1 view, got {tuple(images.shape)}.")
+            raise ValueError(f"{name}: images must be (B, views, channels, H, W), views at least 1, got {tuple(images.shape)}.")
         batch, given = images.shape[:2]
         if cameras.ndim != 4 or cameras.shape[0] != batch or cameras.shape[1] <= given:
             raise ValueError(
-                f"{name}: world_to_camera must be ({batch}, views, 4, 4) of the {given} input views and then at least 1 target, "
+                f"{name}: world_to_camera must be ({batch}, views, 4, 4), the {given} input views and then at least 1 target, "
                 f"got {tuple(cameras.shape)}."
             )
         if intrinsics is not None and intrinsics.shape[:2] != cameras.shape[:2]:
@@ -196,8 +196,8 @@ class SceneTransformer(_NvsModel):
         super().__init__(encoding, encoding_kwargs, image_size, stride, embed_dim, num_heads, layers, mlp_ratio)
         if query_size < 1 or stride % query_size or decoder_depth < 1:
             raise ValueError(
-                f"SceneTransformer: query_size must divide stride={stride} and decoder_depth be at least 1, got {query_size} and "
-                f"{decoder_depth}."
+                f"SceneTransformer: query_size must divide stride={stride} and decoder_depth be at least 1, got {query_size} "
+                f"and {decoder_depth}."
             )
         self.query_size = query_size
         self.stem = ConvStem(in_channels, embed_dim, stride=stride, width=stem_width)
