@@ -43,7 +43,7 @@ def check_rigid(pose: Tensor, name: str = "pose") -> Tensor:
     rotation = pose[..., :3, :3].double()
     error = (rotation @ rotation.mT - torch.eye(3, dtype=torch.float64, device=pose.device)).abs().amax((-1, -2))
     if error.max() > RIGID:
-        scale = rotation.flatten(0, -3)[error.argmax()].det().abs() ** (1 / 3)
+        scale = rotation.reshape(-1, 3, 3)[error.argmax()].det().abs() ** (1 / 3)
         raise ValueError(
             f"{name}: a rotation is not orthonormal, |R·Rᵀ − I| is up to {error.max():.3g} ({RIGID:g} allowed; its mean scale "
             f"is {scale:.4g}); divide the scale out, or re-orthonormalise it by an SVD."
