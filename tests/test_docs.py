@@ -40,12 +40,14 @@ def test_names_in_the_readme_exist():
         assert encoding_class(name)
 
 
-def test_the_readme_names_every_encoding_and_counts_right():
+def test_the_readme_names_encodings_that_exist_and_does_not_boast():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert not [name for name in ENCODINGS if f"`{name}`" not in text]
-    encodings, cases = map(int, re.search(r"(\d+) encodings .*? (\d+) official cases", text).groups())
-    assert encodings == len(ENCODINGS)
-    assert cases == len(list((ROOT / "tests/parity/cases").glob("*/*.safetensors")))
+    table = text.partition("| family | such as |")[2].partition("How it is checked")[0]
+    names = re.findall(r"`(\w+)`", table)
+    assert len(names) > 20 and not set(names) - set(ENCODINGS)
+    encodings, cases = map(int, re.search(r"More than (\d+) encodings and (\d+) reproduced", text).groups())
+    assert encodings <= len(ENCODINGS)
+    assert cases <= len(list((ROOT / "tests/parity/cases").glob("*/*.safetensors")))
 
 
 def test_parity_cases_on_cards_are_those_in_the_tree():

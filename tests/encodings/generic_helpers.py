@@ -15,13 +15,14 @@ from vispe.encodings import ENCODINGS, Encoding, create_encoding
 from vispe.models.vit import EncodedVisionTransformer
 from vispe.models.vit_zoo import SIZES as WIDTHS
 from vispe.models.vit_zoo import VARIANTS
-from vispe.positions import Positions, custom_positions, full_grid, with_keypoints
+from vispe.positions import Positions, custom_positions, full_grid, look_at, with_cameras, with_keypoints
 
 NAMES = list(ENCODINGS)
 KEYPOINTS = [name for name, cls in ENCODINGS.items() if "keypoints" in cls.card.needs]
-ZOO = list(VARIANTS) + KEYPOINTS  # every encoding with two axes and every composition
+CAMERAS = [name for name, cls in ENCODINGS.items() if "cameras" in cls.card.needs]
+ZOO = list(VARIANTS) + KEYPOINTS + CAMERAS  # every encoding with two axes and every composition
 PAIRS = [(name, axes) for name, cls in ENCODINGS.items() for axes in cls.card.axes]
-RELATIVE = [(name, axes) for name, axes in PAIRS if ENCODINGS[name].card.relative]
+RELATIVE = [(name, axes) for name, axes in PAIRS if ENCODINGS[name].card.relative and name not in CAMERAS]
 
 DIM, HEADS = 96, 2  # heads of 48 channels: pairs for 1, 2 and 3 axes, and blocks of 8
 SIZES = {1: (6,), 2: (3, 4), 3: (2, 3, 2), 4: (2, 3, 1, 2), 6: (1, 2, 1, 3, 1, 2)}
@@ -38,17 +39,42 @@ class KeypointVisionTransformer(EncodedVisionTransformer):
         return with_keypoints(super().positions(height, width, device), POINTS.to(device))
 
 
-def _register_with_keypoints(name: str) -> None:
-    def entry(pretrained: bool = False, **kwargs: Any) -> KeypointVisionTransformer:
+# Two cameras around the origin, with focal lengths of their own.
+EYES = torch.tensor([[2.5, 0.4, 0.6], [-1.0, 2.2, 0.9]])
+POSES = look_at(EYES, torch.tensor([0.1, -0.2, 0.1]))  # (2, 4, 4)
+INTRINSICS = torch.tensor([[[40.0, 0, 25], [0, 44, 15], [0, 0, 1]], [[45.0, 0, 23], [0, 41, 17], [0, 0, 1]]])
+
+
+def of_views(pos: Positions, name: str) -> Positions:
+    """The cells of one image as seen by two cameras in turn, or by one where an encoding needs all cells of a view."""
+    cells = torch.arange(pos.coords.shape[1])
+    posed = with_cameras(pos, POSES[:1], INTRINSICS[:1], image_size=(32, 48), depth=1 + cells / 8)
+    if "grid" in ENCODINGS[name].card.needs:
+        return posed
+    known = {"world_to_camera": POSES[None], "intrinsics": INTRINSICS[None], "full_views": False}
+    return dataclasses.replace(posed, view=cells[None] % 2, **known)
+
+
+class CameraVisionTransformer(EncodedVisionTransformer):
+    """A host of encodings that need cameras."""
+
+    def positions(self, height: int, width: int, device: torch.device | None = None) -> Positions:
+        return of_views(super().positions(height, width, device), self.encoding.spec)
+
+
+def _register(name: str, cls: type[EncodedVisionTransformer]) -> None:
+    def entry(pretrained: bool = False, **kwargs: Any) -> EncodedVisionTransformer:
         kwargs = {**WIDTHS["ti"], "patch_size": 16, "encoding": name, **kwargs}
-        return build_model_with_cfg(KeypointVisionTransformer, entry.__name__, pretrained, **kwargs)
+        return build_model_with_cfg(cls, entry.__name__, pretrained, **kwargs)
 
     entry.__name__ = entry.__qualname__ = f"vit_ti_{name}"
     register_model(entry)
 
 
 for _name in KEYPOINTS:
-    _register_with_keypoints(_name)
+    _register(_name, KeypointVisionTransformer)
+for _name in CAMERAS:
+    _register(_name, CameraVisionTransformer)
 
 
 def facts(name: str, axes: int, prefix: int = 0) -> dict[str, Any]:
@@ -85,9 +111,11 @@ def images(height: int = 32, width: int = 48, *, batch: int = 2, seed: int = 1) 
     return torch.randn(batch, 3, height, width, generator=torch.Generator().manual_seed(seed))
 
 
-def grid_positions(axes: int, *, prefix: int = 0, size: tuple[int, ...] | None = None) -> Positions:
-    """A full grid; that of an image carries key points, for the encodings that ask."""
+def grid_positions(axes: int, *, prefix: int = 0, size: tuple[int, ...] | None = None, name: str = "none") -> Positions:
+    """A full grid; that of an image carries key points, or cameras, for the encodings that ask."""
     pos = full_grid(size or SIZES[axes], prefix=prefix, train=SIZES[axes])
+    if name in CAMERAS:
+        return of_views(pos, name)
     return with_keypoints(pos, POINTS) if axes == 2 else pos
 
 
@@ -98,6 +126,8 @@ def free_positions(axes: int, *, offset: float = 0.0, prefix: int = 0) -> Positi
 
 def accepts_free(name: str, axes: int) -> bool:
     """Whether an encoding takes coordinates of the caller's own; those that need a grid must say so."""
+    if name in CAMERAS:
+        return False
     try:
         build(name, axes).prepare(free_positions(axes))
     except ValueError as error:

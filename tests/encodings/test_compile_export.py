@@ -42,7 +42,7 @@ def test_two_graphs_for_four_resolutions(variant):
     compiled = torch.compile(model, fullgraph=True, backend=counter)
     with torch.no_grad():
         for size in FOUR:
-            assert torch.equal(compiled(images(*size)), model(images(*size)))
+            close(compiled(images(*size)), model(images(*size)), 1e-6)
     assert 1 <= counter.graphs <= 2
 
 

@@ -9,12 +9,14 @@ from typing import Any
 from .alibi2d import Alibi2d
 from .base import Card, Composed, Encoding
 from .beit_bias import BeitBias
+from .cape import Cape
 from .comrope import ComRoPEAP, ComRoPELD
 from .coord_fourier import CoordFourier
 from .cpe import Cpe
 from .eva02_at import Eva02At
 from .fire import Fire
 from .fire2d import Fire2d
+from .gta import Gta
 from .gta2d import Gta2d
 from .harope import HARoPE
 from .irpe import Irpe
@@ -31,6 +33,9 @@ from .md_lrpe import MdLrpe
 from .mix_ffn import MixFfn
 from .ms_grape import MsGrape
 from .none import NoEncoding
+from .petr import Petr
+from .petr_3dppe import Petr3dppe
+from .prope import Prope
 from .rope3d import Rope3d
 from .rope_axial import RopeAxial
 from .rope_diffusers import RopeDiffusers
@@ -43,6 +48,7 @@ from .seqpe import SeqPE
 from .sincos2d import SinCos2d
 from .sincos3d import SinCos3d
 from .stack import EncodingStack
+from .streampetr import StreamPetr
 from .string_cayley import StringCayley
 from .string_circulant import StringCirculant
 from .swin_bias import SwinBias
@@ -98,6 +104,12 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "v_detr_3dvrpe": VDetr3dvrpe,
     "coord_fourier": CoordFourier,
     "rope_points": RopePoints,
+    "gta": Gta,
+    "cape": Cape,
+    "prope": Prope,
+    "petr": Petr,
+    "streampetr": StreamPetr,
+    "petr_3dppe": Petr3dppe,
 }
 
 __all__ = ["Card", "Composed", "ENCODINGS", "Encoding", "EncodingStack", "create_encoding", "encoding_class", "list_encodings"]

@@ -48,7 +48,8 @@ class Gta(Encoding):
         triv, se3, so3, so2, t2: channels of a head for each kind of block, in this order; they add up to head_dim. All None:
             half SE(3), half SO(2).
         so3_degree: 1 (blocks of 3) or 2 (blocks of 3 + 5).
-        trans_coeff: c at the start. learn_trans_coeff: whether it learns.
+        trans_coeff: c at the start.
+        learn_trans_coeff: whether it learns.
         max_freq: turns over the image of the top frequency, for rows and for columns.
         shared_freqs: every SO(2) frequency is `max_freq`.
         transforms: "qkvo", or "qk" for plain relative logits.

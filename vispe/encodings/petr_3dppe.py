@@ -76,6 +76,7 @@ class Petr3dppe(Encoding):
     Args:
         depth_source: "predicted" from the tokens, or "given" by the positions (0 or less, or beyond the range: its far end).
         depth_num: bins of the distribution from `depth_start` to the position range's x maximum.
+        depth_start: metres of the first bin.
         direct: the direct depth as it is, in metres ("metres"), or its exponential ("exp").
         position_range, cell: as in Petr.
 

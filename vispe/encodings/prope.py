@@ -46,7 +46,8 @@ class Prope(Encoding):
     """Projective positional encoding.
 
     Args:
-        theta: base of the patch frequencies. freq_scale: a factor on all of them.
+        theta: base of the patch frequencies.
+        freq_scale: a factor on all of them.
         intrinsics: use those of the positions; False is GTA without its scale, as official `Ks=None`.
     """
 
