@@ -1,4 +1,4 @@
-"""The command `vispe`: list encodings, show one with plots, measure what they cost, convert official weights."""
+"""The command `vispe`: list and show encodings, measure what they cost, convert weights, inspect a model, draw its curves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import bench as benching
-from . import converting, showing
+from . import converting, extrapolating, inspecting, showing
 from .contenders import parse_contender, timm_contenders
 from .encodings import table as tables
 
@@ -74,6 +74,8 @@ def build_parser() -> argparse.ArgumentParser:
     one.set_defaults(run=bench_command)
 
     converting.add_parser(commands)
+    inspecting.add_parser(commands)
+    extrapolating.add_parser(commands)
     return parser
 
 

@@ -97,6 +97,7 @@ def diagnose(
     three_cell_steps: int = 500,
     target: int | None = None,
     seed: int = 0,
+    title: str | None = None,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Diagnosis:
     """What a model does with positions. It comes back as it was: mode, parameters, gradients and random numbers.
@@ -109,6 +110,7 @@ def diagnose(
         size: (height, width) of drawn images; None takes the model's own.
         three_cell_mode, three_cell_images, three_cell_steps: see `three_cell`.
         target: the class that `relevance` explains; None for the predicted one.
+        title: the model's name on pictures; None takes that of its architecture.
         progress: called with the name of what is computed next.
 
     Raises:
@@ -142,7 +144,7 @@ def diagnose(
             if name in only:
                 progress(name)
                 found[name] = make[name]()
-    return Diagnosis(f"{_name(model)} ({host.encoding.spec}), {shape[0]} x {shape[1]} pixels", **found)
+    return Diagnosis(f"{title or _name(model)} ({host.encoding.spec}), {shape[0]} x {shape[1]} pixels", **found)
 
 
 def _check(images: Tensor, weight: Tensor, only: Sequence[str]) -> None:

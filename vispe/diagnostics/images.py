@@ -48,9 +48,9 @@ def open_image(file: Path | str, model: nn.Module) -> Image.Image:
 
 
 def channels_of(model: nn.Module) -> int:
-    """Input channels of a timm model."""
-    config = getattr(model, "pretrained_cfg", None) or {}
-    return getattr(model, "in_chans", None) or config.get("input_size", (3,))[0]
+    """Input channels of an image model: those of its first convolution."""
+    first = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
+    return 3 if first is None else first.in_channels
 
 
 def evaluation_transform(
