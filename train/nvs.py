@@ -141,8 +141,8 @@ class NovelViewSynthesis(ScheduledTask):
             if hasattr(logger.experiment, "add_image"):
                 logger.experiment.add_image(f"{stage}/views", pixels, self.global_step)
 
-    def predict_step(self, batch: tuple[Any, ...], batch_idx: int) -> None:
-        """Writes a picture of each scene into ``predictions`` of the run's folder."""
+    def predict_step(self, batch: tuple[Any, ...], batch_idx: int) -> dict[str, Any]:
+        """Writes a picture of each scene into ``predictions`` of the run's folder; there is nothing to put into a table."""
         *views, names = batch
         views = Views(*views)
         folder = Path(self.trainer.default_root_dir) / "predictions"
@@ -151,6 +151,7 @@ class NovelViewSynthesis(ScheduledTask):
             one = picture(Views(*(t[i : i + 1] for t in views)), rendered[None])
             Image.fromarray(to_uint8(one).numpy()).save(folder / f"{Path(str(name)).name}.png")
         rank_zero_info(f"{len(names)} pictures are in {folder}")
+        return {}
 
 
 def picture(views: Views, rendered: Tensor, *, scale: int = 3) -> Tensor:

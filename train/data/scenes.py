@@ -133,12 +133,15 @@ class NvsScenes(ImageData):
         return SceneViews(scenes, self.inputs, self.train_length)
 
     def eval_dataset(self, split: str, size: Size, **changes: Any) -> Dataset:
-        inputs, size = changes.pop("inputs", self.inputs), changes.pop("size", size)
+        inputs = changes.pop("inputs", self.inputs)
         options = self.options | changes | {"length": self.lengths[split]}
         return SceneViews(Scenes(split, size=tuple(size), views=self.cameras(inputs), **options), inputs, self.lengths[split])
 
     def _loaders(self, split: str) -> list[DataLoader]:
-        return [self._eval_loader(self.eval_dataset(split, self.train_size, **c)) for c in self.conditions.values()]
+        return [
+            self._eval_loader(self.eval_dataset(split, **{"size": self.train_size} | changes))
+            for changes in self.conditions.values()
+        ]
 
     def val_dataloader(self) -> list[DataLoader]:
         return self._loaders("val")
