@@ -11,6 +11,6 @@ except ImportError as error:
     raise ImportError("The adapters for diffusers' models need diffusers: pip install vispe[diffusion]") from error
 
 from .saving import load, save
-from .swap import set_extrapolation, set_noise, swap
+from .swap import no_weight_decay, set_extrapolation, set_noise, swap
 
-__all__ = ["load", "save", "set_extrapolation", "set_noise", "swap"]
+__all__ = ["load", "no_weight_decay", "save", "set_extrapolation", "set_noise", "swap"]

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from ...encodings.base import Composed, Encoding
 from ...models.mmdit_parts import OnImage
 from ...positions import Positions, with_noise
+from .attention import Placed, Processor
 from .gates import HeadMatrices
 from .hosts import Host, Site, grid_of
-from .processors import Placed, Processor
 
 
 class Carrier:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ...positions import Positions, lattice, patch_grid
 from . import processors
+from .attention import Processor
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Host:
     own: ClassVar[Literal["table", "rotary"]] = "table"
     passes: ClassVar[str] = ""
     slot: ClassVar[str] = "pos_embed"
-    processor: ClassVar[type[processors.Processor]]
+    processor: ClassVar[type[Processor]]
 
     def sites(self, model: nn.Module) -> list[Site]:
         return [Site(block.attn1, False) for block in model.transformer_blocks]

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from ...encodings.extrapolation import Extrapolation
 from ...encodings.rope_diffusers import RopeDiffusers, widen
 from ...positions import Positions, full_grid, with_noise
+from .attention import Placed
 from .carrier import Carrier, no_positions
 from .hosts import exact, extent_of
-from .processors import Placed
 
 
 class RotarySlot(nn.Module):
@@ -80,7 +80,8 @@ class RotarySlot(nn.Module):
 
 
 class FluxRotary(RotarySlot):
-    """Ids (N, 3) to cosines and sines (N, D); the grid is what the rows and columns of the ids span."""
+    """Ids (N, 3) to cosines and sines (N, D); the grid is what rows and columns of the ids span (on a GPU
+    with a setting, asking for it waits for the device once a forward)."""
 
     name, free = "flux", 1
 

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from ...encodings.base import Encoding
 from ...encodings.extrapolation import Extrapolation, extrapolation
 from .build import Plan, Start, plan
 from .carrier import Carrier, TokenHook
@@ -18,6 +20,7 @@ from .rotary import open_slot, rotary_slot
 from .square import any_shape
 
 Old = Literal["keep", "remove"]
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -123,15 +126,18 @@ def install(host: Host, model: nn.Module, made: Plan, *, turn: bool, train_grid:
     if made.layers or host.own == "rotary" and not turn:
         for number, site in enumerate(sites):
             encodings = {name: layers[number] for name, layers in made.layers.items()}
-            weight = site.attn.to_q.weight
-            processor = host.processor(number, encodings, turn=turn).to(device=weight.device, dtype=weight.dtype)
+            processor = like(site.attn.to_q.weight, host.processor(number, encodings, turn=turn))
             site.attn.set_processor(processor.train(model.training))
         carry(host, model, sites, train_grid)
     if made.tokens:
-        weight = model.pos_embed.proj.weight
-        model.pos_embed.encodings = nn.ModuleDict(made.tokens).to(device=weight.device, dtype=weight.dtype)
+        model.pos_embed.encodings = like(model.pos_embed.proj.weight, nn.ModuleDict(made.tokens))
         model.pos_embed.register_forward_hook(TokenHook(model.config.patch_size, train_grid))
     any_shape(model)
+
+
+def like(weight: Tensor, module: nn.Module) -> nn.Module:
+    """The module on the device and in the dtype of a weight; in float32 beside quantised ones."""
+    return module.to(device=weight.device, dtype=weight.dtype if weight.dtype in DTYPES else torch.float32)
 
 
 def carry(host: Host, model: nn.Module, sites: list[Site], train_grid: tuple[int, ...] | None) -> None:
@@ -217,6 +223,17 @@ def set_noise(model: nn.Module, noise: float) -> None:
     for holder in (slot, carrier):
         if holder is not None:
             holder.noise = float(noise)
+
+
+def no_weight_decay(model: nn.Module) -> set[str]:
+    """Names of the parameters of swapped encodings that must not be decayed (HARoPE's are all of them)."""
+    return {
+        f"{prefix}.{name}"
+        for prefix, encoding in model.named_modules()
+        if isinstance(encoding, Encoding)
+        for name, _ in encoding.named_parameters()
+        if name.split(".")[-1] in encoding.no_decay or name.split(".")[0] in encoding.no_decay
+    }
 
 
 def swapped(model: nn.Module) -> list[nn.Module]:
