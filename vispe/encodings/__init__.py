@@ -9,6 +9,7 @@ from typing import Any
 from .alibi2d import Alibi2d
 from .base import Card, Composed, Encoding
 from .beit_bias import BeitBias
+from .camera_ape import CameraApe
 from .cape import Cape
 from .comrope import ComRoPEAP, ComRoPELD
 from .coord_fourier import CoordFourier
@@ -106,6 +107,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "rope_points": RopePoints,
     "gta": Gta,
     "cape": Cape,
+    "camera_ape": CameraApe,
     "prope": Prope,
     "petr": Petr,
     "streampetr": StreamPetr,
