@@ -154,7 +154,7 @@ ROPE = ["vit_ti_rope_axial", "--model-kwargs", json.dumps(TINY)]
     (["vit_ti_rope_mixed", "--model-kwargs", json.dumps(TINY), "--sizes", "32", "--method", "ntk"], "no base"),
     (["vit_ti_learned", "--model-kwargs", json.dumps(TINY), "--sizes", "32", "--method", "rescale"], "needs an encoding with"),
     (["vit_ti_alibi2d", "--model-kwargs", json.dumps(TINY), "--sizes", "32", "--method", "yarn"], "no rotary frequencies"),
-    (["resnet10t", "--model-kwargs", '{"num_classes": 3}', "--sizes", "32", "--method", "yarn"], "has none that can be reached"),
+    (["resnet10t", "--model-kwargs", '{"num_classes": 3}', "--sizes", "32", "--method", "yarn"], "none that can be reached"),
 ])  # fmt: skip
 def test_refusals_come_before_any_work(argv, text, shapes, tmp_path, capsys):
     assert main(["extrapolate", *argv, "--data", str(shapes), "--out", str(tmp_path / "out")]) == 2
