@@ -85,8 +85,10 @@ def arguments(host, grid=(3, 5), *, batch=2, frames=3):
     if host == "sd3":
         return dict(hidden_states=latent, timestep=t, encoder_hidden_states=words, pooled_projections=normal(batch, 10))
     if host == "flux":
-        return dict(hidden_states=normal(batch, rows * columns, 4), encoder_hidden_states=words, timestep=t / 1000,
-                    pooled_projections=normal(batch, 10), img_ids=flux_ids(rows, columns), txt_ids=torch.zeros(5, 3))  # fmt: skip
+        ids = dict(img_ids=flux_ids(rows, columns), txt_ids=torch.zeros(5, 3))
+        tokens = normal(batch, rows * columns, 4)
+        return dict(hidden_states=tokens, encoder_hidden_states=words, timestep=t / 1000,
+                    pooled_projections=normal(batch, 10), **ids)  # fmt: skip
     if host == "lumina2":
         mask = torch.ones(batch, 5, dtype=torch.long)
         mask[-1, 3:] = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers.utils import logging
+from diffusers.utils import is_accelerate_available, logging
 from safetensors import safe_open
 from torch import Tensor, nn
 
@@ -16,7 +16,7 @@ from ...encodings.extrapolation import Extrapolation
 from .hosts import HOSTS, host_of
 from .swap import Setup, set_extrapolation, setup_of, swap
 
-FILE = "vispe.json"
+FILE, WEIGHTS = "vispe.json", "diffusion_pytorch_model.safetensors"
 GONE = {"pos_embed.pos_embed"}  # SD3's table, which old="remove" takes out of the state
 
 
@@ -39,6 +39,8 @@ def save(model: nn.Module, folder: str | Path, **save_pretrained: Any) -> None:
 
 def load(folder: str | Path, *, device: torch.device | str | None = None, **from_pretrained: Any) -> nn.Module:
     """A model that `save` wrote, through `from_pretrained`; in eval mode, as that leaves it.
+
+    The encodings are put in before their weights are read, so that no weight is left aside.
 
     Args:
         device: where to put it.
@@ -67,6 +69,8 @@ def load(folder: str | Path, *, device: torch.device | str | None = None, **from
 
 def quiet(cls: type[nn.Module], folder: Path, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
     """from_pretrained without its warning about weights that have no place yet: `fill_new` finds theirs, or raises."""
+    if cls._keep_in_fp32_modules and not is_accelerate_available():
+        return by_hand(cls, folder, options)
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
@@ -75,10 +79,20 @@ def quiet(cls: type[nn.Module], folder: Path, options: dict[str, Any]) -> tuple[
         logging.set_verbosity(level)
 
 
+def by_hand(cls: type[nn.Module], folder: Path, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+    """The same for models with modules that stay in float32 (Wan), which from_pretrained loads through accelerate alone."""
+    if options:
+        raise ValueError(f"load: options {sorted(options)} of {cls.__name__} need accelerate: pip install accelerate.")
+    model = cls.from_config(cls.load_config(folder)).eval()
+    own, found = model.state_dict().keys(), set(places(folder))
+    model.load_state_dict(read(folder, found & own), strict=False)
+    return model, {"missing_keys": own - found, "unexpected_keys": found - own}
+
+
 def fill_new(model: nn.Module, folder: Path, info: dict[str, Any]) -> None:
     """The weights that diffusers left aside into the encodings; every one of either side must find its other."""
     own, unused = model.state_dict(), set(info["unexpected_keys"])
-    new = {key: read(folder, key) for key in unused if key in own}
+    new = read(folder, unused & own.keys())
     fresh = {key for key in own if ".encodings." in key or key.startswith("pos_embed.encodings.")}
     missing = (fresh - new.keys()) | (set(info["missing_keys"]) - GONE)
     odd = [key for key, value in new.items() if value.shape != own[key].shape] + list(info.get("mismatched_keys") or [])
@@ -92,12 +106,27 @@ def fill_new(model: nn.Module, folder: Path, info: dict[str, Any]) -> None:
             own[key].copy_(value)
 
 
-def read(folder: Path, key: str) -> Tensor:
-    """One tensor of a folder, in one file or several."""
-    index = folder / "diffusion_pytorch_model.safetensors.index.json"
-    name = json.loads(index.read_text())["weight_map"][key] if index.is_file() else "diffusion_pytorch_model.safetensors"
-    with safe_open(folder / name, framework="pt") as file:
-        return file.get_tensor(key)
+def places(folder: Path) -> dict[str, str]:
+    """The file of each tensor in a folder."""
+    index = folder / f"{WEIGHTS}.index.json"
+    if index.is_file():
+        return json.loads(index.read_text())["weight_map"]
+    with safe_open(folder / WEIGHTS, framework="pt") as file:
+        return dict.fromkeys(file.keys(), WEIGHTS)
+
+
+def read(folder: Path, keys: set[str]) -> dict[str, Tensor]:
+    """Some tensors of a folder."""
+    found = {}
+    for name, file_keys in by_file(places(folder), keys).items():
+        with safe_open(folder / name, framework="pt") as file:
+            found |= {key: file.get_tensor(key) for key in file_keys}
+    return found
+
+
+def by_file(where: dict[str, str], keys: set[str]) -> dict[str, list[str]]:
+    """The keys that each file holds."""
+    return {name: [key for key in keys if where[key] == name] for name in {where[key] for key in keys}}
 
 
 def plain(values: dict[str, Any]) -> dict[str, Any]:
