@@ -149,7 +149,7 @@ class NovelViewSynthesis(ScheduledTask):
         folder.mkdir(parents=True, exist_ok=True)
         for i, (name, rendered) in enumerate(zip(names, self(views).float())):
             one = picture(Views(*(t[i : i + 1] for t in views)), rendered[None])
-            Image.fromarray(to_uint8(one).numpy()).save(folder / f"{Path(str(name)).name}.png")
+            Image.fromarray(to_uint8(one).numpy()).save(folder / f"{Path(str(name)).stem}.png")
         rank_zero_info(f"{len(names)} pictures are in {folder}")
         return {}
 

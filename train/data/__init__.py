@@ -4,8 +4,12 @@ from train.data.clips import TwoShotClips
 from train.data.fashion import FashionMNIST
 from train.data.folder import ImageFolderData
 from train.data.glyphs import Glyphs
+from train.data.posed import PosedFolder
 from train.data.scenes import NvsScenes
 from train.data.shards import WebDatasetData
 from train.data.video import VideoFolderData
 
-__all__ = ["FashionMNIST", "Glyphs", "ImageFolderData", "NvsScenes", "TwoShotClips", "VideoFolderData", "WebDatasetData"]
+__all__ = [
+    "FashionMNIST", "Glyphs", "ImageFolderData", "NvsScenes", "PosedFolder", "TwoShotClips", "VideoFolderData",
+    "WebDatasetData",
+]  # fmt: skip
