@@ -69,12 +69,12 @@ def create(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
         if isinstance(given.get(key), str):
             layer = getattr(timm.layers, given[key], None)
             if layer is None:
-                raise ValueError(f"convert: timm.layers has no {given[key]!r} for {key}; e.g. 'SwiGLU'.")
+                raise ValueError(f"timm.layers has no {given[key]!r} for {key}; e.g. 'SwiGLU'.")
             given[key] = layer
     try:
         return create_model(name, **given).eval()
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # no such name or argument
-        raise ValueError(f"convert: cannot create {name!r} with {json.dumps(dict(kwargs))}: {error}") from error
+        raise ValueError(f"cannot create {name!r} with {json.dumps(dict(kwargs))}: {error}") from error
 
 
 def write(out: Path, model: nn.Module, report: Report, *, name: str, kwargs: Mapping[str, Any]) -> None:

@@ -214,7 +214,7 @@ def _predict(net: nn.Module, images: Tensor, method: str, size: tuple[int, int])
     with applied(net, method):
         try:
             logits = net(images).float().cpu()
-        except (AssertionError, RuntimeError, ValueError) as error:
+        except (AssertionError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(
                 f"extrapolate: {type(net).__name__} with {method!r} does not take images of {by(size)}: "
                 f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"

@@ -214,7 +214,7 @@ def test_padding_pattern_of_convolutions_only():
 
 @pytest.mark.parametrize("variant, way", [
     ("none", None), ("learned", "tokens"), ("rope_mixed", "scores"), ("alibi2d", "bias"), ("cpe", "between"),
-    ("gta2d", "values"), ("mix_ffn", "mlp"), ("irpe_qkv", "values"),
+    ("gta2d", "values"), ("mix_ffn", "mlp"), ("irpe_qkv", "values"), ("md_lrpe", "scores"),
 ])  # fmt: skip
 def test_relevance_is_conserved_and_names_the_way(variant, way, images):
     model = vit(variant)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..encodings.base import Composed, Encoding
@@ -45,6 +46,9 @@ class Faded:
 
     def qk(self, q: Tensor, k: Tensor, ctx_q: Any, ctx_k: Any) -> tuple[Tensor, Tensor]:
         turned_q, turned_k = self.encoding.qk(q, k, ctx_q, ctx_k)
+        more = turned_q.shape[-1] - q.shape[-1]
+        if more > 0:  # MD-LRPE doubles the channels; zeros beside q and k leave the scores as they are
+            q, k = F.pad(q, (0, more)), F.pad(k, (0, more))
         return fade(q, turned_q, self.amount["scores"]), fade(k, turned_k, self.amount["scores"])
 
     def bias(self, q: Tensor, k: Tensor, ctx_q: Any, ctx_k: Any) -> Tensor | None:
