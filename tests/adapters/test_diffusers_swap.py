@@ -1,6 +1,7 @@
 """`vispe.swap` of diffusers' transformers: the same function at the start, then other encodings in the same calls."""
 
 import copy
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from diffusers_helpers import CONFIGS, arguments, flux_ids, new_parameters, run,
 
 import vispe
 from vispe.adapters import diffusers as adapters
+from vispe.positions import RandomPositions, patch_grid
 
 KINDS = {
     "dit": ("harope", "rope_axial", "rope_mixed", "comrope", "learned", "swin_bias", "learned+rope_mixed"),
@@ -167,6 +169,25 @@ def test_flux_tokens_of_a_part_of_the_grid():
     order = torch.randperm(15, generator=torch.Generator().manual_seed(4))
     mixed = {**call, "hidden_states": call["hidden_states"][:, order], "img_ids": call["img_ids"][order]}
     torch.testing.assert_close(swapped(**mixed, return_dict=False)[0], whole[:, order], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("host,passes", [("sd3", "joint_attention_kwargs"), ("flux", "joint_attention_kwargs"),
+                                         ("dit", "cross_attention_kwargs"), ("pixart", "cross_attention_kwargs")])  # fmt: skip
+def test_positions_of_the_callers_own(host, passes):
+    swapped = shaken(vispe.swap(tiny(host), "rope_axial", start="init"))
+    call, policy = arguments(host, (4, 4)), RandomPositions()
+    grid = patch_grid(4, 4, train=(4, 4))
+    plain = swapped(**call, return_dict=False)[0]
+    torch.testing.assert_close(swapped(**call, **{passes: {"positions": grid}}, return_dict=False)[0], plain, rtol=0, atol=1e-6)
+    drawn = policy(grid, batch=2, generator=torch.Generator().manual_seed(0))
+    both = swapped(**call, **{passes: {"positions": drawn}}, return_dict=False)[0]
+    assert (both - plain).abs().max() > 1e-4
+    one = drawn.take(torch.arange(16))
+    for b in range(2):
+        own = {passes: {"positions": dataclasses.replace(one, coords=one.coords[b : b + 1], indices=None)}}
+        torch.testing.assert_close(swapped(**call, **own, return_dict=False)[0][b], both[b], rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="2 samples of 16 image tokens"):
+        swapped(**call, **{passes: {"positions": patch_grid(4, 5)}})
 
 
 def test_flux_takes_fused_projections():

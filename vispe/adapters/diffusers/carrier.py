@@ -40,8 +40,14 @@ class Carrier:
     def __call__(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         call = inspect.signature(type(model).forward).bind(model, *args, **kwargs).arguments
         call.pop("self")
-        pos, text = self.host.positions(model, call, self.train_grid) if self.needs_positions else (no_positions(), 0)
-        call[self.host.passes] = {**(call.get(self.host.passes) or {}), "vispe": Placed(self.contexts(pos, text))}
+        given = dict(call.get(self.host.passes) or {})
+        told = given.pop("positions", None)
+        if self.needs_positions:
+            pos, text = self.host.positions(model, call, self.train_grid)
+            pos = pos if told is None else checked(told, pos, call["hidden_states"].shape[0])
+        else:
+            pos, text = no_positions(), 0
+        call[self.host.passes] = {**given, "vispe": Placed(self.contexts(pos, text))}
         return (), dict(call)
 
     def processors(self) -> list[Processor]:
@@ -84,6 +90,17 @@ class Carrier:
                     for i, entry in zip(numbers, made):
                         out[i] = entry
         return tuple(out)
+
+
+def checked(told: Positions, plain: Positions, batch: int) -> Positions:
+    """Positions of the caller's own, when they are of the same tokens."""
+    wanted, got = plain.coords.shape[1:], tuple(told.coords.shape)
+    if got[1:] != wanted or got[0] not in (1, batch) or told.prefix:
+        raise ValueError(
+            f"positions must hold 1 or {batch} samples of {wanted[0]} image tokens on {wanted[1]} axes without prefix, got "
+            f"{got} and prefix={told.prefix}."
+        )
+    return told
 
 
 def no_positions() -> Positions:

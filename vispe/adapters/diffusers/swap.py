@@ -62,6 +62,9 @@ def swap(
     - Text tokens have no position. SD3's second attention of image tokens (attn2) has an encoding of its own; Lumina2's caption
       layers stay as they are.
 
+    DiT, PixArt, SD3 and Flux take positions of image tokens for the new encoding in the attention (random ones, one draw a
+    sample) as "positions" in their `cross_attention_kwargs` or `joint_attention_kwargs`; the model's own are as ever.
+
     Every layer has its own parameters, `...attn.processor.encodings.<name>.*` in the state dict. `save` and `load` write and
     read such models; diffusers' own `from_pretrained` ignores what it does not know.
 
