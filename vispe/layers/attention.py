@@ -37,8 +37,7 @@ def attend(
     Returns:
         (B, H, Nq, D).
     """
-    if ctx_q is not ctx_k:
-        ctx_q, ctx_k = encoding.meet(ctx_q, ctx_k)
+    ctx_q, ctx_k = encoding.meet(ctx_q, ctx_k)  # always: a compiler cannot compare the identities of tuples
     extra = encoding.beside(v, ctx_q, ctx_k)
     bias = encoding.bias(q, k, ctx_q, ctx_k)
     turned_q, turned_k = encoding.qk(q, k, ctx_q, ctx_k)
