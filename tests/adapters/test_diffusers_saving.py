@@ -62,7 +62,8 @@ def test_several_files_and_another_dtype(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change,message", [("drop", "missing"), ("add", "without a place"), ("own", "missing"), ("cut", "shape")]
+    "change,message",
+    [("drop", "missing"), ("add", "without a place"), ("own", "missing"), ("table", "missing"), ("cut", "shape")],
 )
 def test_what_does_not_fit_is_refused(change, message, tmp_path):
     adapters.save(vispe.swap(tiny("sd3"), "harope"), tmp_path)
@@ -72,8 +73,8 @@ def test_what_does_not_fit_is_refused(change, message, tmp_path):
         del state[key]
     elif change == "add":
         state["transformer_blocks.9.attn.processor.encodings.harope.sigma"] = state[key].clone()
-    elif change == "own":
-        del state["proj_out.weight"]
+    elif change in ("own", "table"):
+        del state["proj_out.weight" if change == "own" else "pos_embed.pos_embed"]
     else:
         state[key] = state[key][:1].clone()
     save_file(state, tmp_path / WEIGHTS, metadata={"format": "pt"})

@@ -190,6 +190,16 @@ def test_positions_of_the_callers_own(host, passes):
         swapped(**call, **{passes: {"positions": patch_grid(4, 5)}})
 
 
+def test_pixart_masks_of_image_tokens():
+    model, call = tiny("pixart"), arguments("pixart", (3, 5))
+    mask = (torch.rand(2, 15, generator=torch.Generator().manual_seed(0)) > 0.4).long()
+    plain = model(**call, attention_mask=mask, return_dict=False)[0]
+    assert (plain - model(**call, return_dict=False)[0]).abs().max() > 1e-3
+    for encoding in ("harope", "swin_bias"):
+        ours = vispe.swap(model, encoding)(**call, attention_mask=mask, return_dict=False)[0]
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-5)
+
+
 def test_flux_takes_fused_projections():
     swapped = shaken(vispe.swap(tiny("flux"), "harope"))
     before = run(swapped, "flux")

@@ -17,7 +17,6 @@ from .hosts import HOSTS, host_of
 from .swap import Setup, set_extrapolation, setup_of, swap
 
 FILE, WEIGHTS = "vispe.json", "diffusion_pytorch_model.safetensors"
-GONE = {"pos_embed.pos_embed"}  # SD3's table, which old="remove" takes out of the state
 
 
 def save(model: nn.Module, folder: str | Path, **save_pretrained: Any) -> None:
@@ -93,8 +92,8 @@ def fill_new(model: nn.Module, folder: Path, info: dict[str, Any]) -> None:
     """The weights that diffusers left aside into the encodings; every one of either side must find its other."""
     own, unused = model.state_dict(), set(info["unexpected_keys"])
     new = read(folder, unused & own.keys())
-    fresh = {key for key in own if ".encodings." in key or key.startswith("pos_embed.encodings.")}
-    missing = (fresh - new.keys()) | (set(info["missing_keys"]) - GONE)
+    fresh = {key for key in own if ".encodings." in key}
+    missing = (fresh - new.keys()) | (set(info["missing_keys"]) & own.keys())  # a removed table is missing, and not wanted
     odd = [key for key, value in new.items() if value.shape != own[key].shape] + list(info.get("mismatched_keys") or [])
     if missing or unused - own.keys() or odd:
         raise ValueError(
