@@ -162,13 +162,15 @@ def curve_figure(points: Sequence[Point], *, title: str, train: tuple[int, int] 
             [p.size[0] for p in square], [100 * p.low for p in square], [100 * p.high for p in square], color=style["color"],
             alpha=0.12, linewidth=0,
         )  # fmt: skip
-        for p in own:
-            if p not in square:
-                x = math.sqrt(math.prod(p.size))
-                axes.plot([x], [100 * p.top1], linestyle="", fillstyle="none", label=None if square else method, **style)
-                if i == 0:
-                    axes.annotate(by(p.size), (x, 0.0), xycoords=("data", "axes fraction"), rotation=90, fontsize=9,
-                                  color=MUTED, ha="right", va="bottom")  # fmt: skip
+        lone = [p for p in own if p not in square]
+        places = [math.sqrt(math.prod(p.size)) for p in lone]
+        axes.plot(
+            places, [100 * p.top1 for p in lone], linestyle="", fillstyle="none", label=None if square else method, **style
+        )
+    for area in {math.prod(p.size) for p in points if p.size[0] != p.size[1]}:
+        text = ", ".join(dict.fromkeys(by(p.size) for p in points if math.prod(p.size) == area and p.size[0] != p.size[1]))
+        axes.annotate(text, (math.sqrt(area), 0.01), xycoords=("data", "axes fraction"), rotation=90, fontsize=9, color=MUTED,
+                      ha="right", va="bottom")  # fmt: skip
     if train is not None:
         axes.axvline(math.sqrt(math.prod(train)), color=MUTED, linestyle="--", linewidth=1, zorder=0)
         axes.annotate(" trained", (math.sqrt(math.prod(train)), 1.0), xycoords=("data", "axes fraction"), fontsize=9, va="top",

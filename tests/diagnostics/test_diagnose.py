@@ -78,6 +78,16 @@ def test_grey_models_and_other_sizes():
     assert found.padding.maps.shape[1:] == (4, 5)
 
 
+def test_half_precision():
+    exact, half = vit("rope_mixed"), vit("rope_mixed").bfloat16()
+    only = ("equivariance", "logit_decay", "attention_distance", "padding", "relevance", "decodability")
+    one, other = (vispe.diagnose(m, textures(4, SIZE), only=only, target=1) for m in (exact, half))
+    torch.testing.assert_close(other.attention_distance.distance, one.attention_distance.distance, rtol=0.01, atol=0.01)
+    assert other.equivariance["positions shifted"].scores < 0.05 and other.relevance.content.dtype == torch.float32
+    for name in only:
+        assert other.figure(name).axes or other.figure(name).subfigs
+
+
 @pytest.mark.parametrize("kwargs, text", [
     (dict(only=("padding", "paddding")), "no result 'paddding'"),
     (dict(images=torch.zeros(4, 1, *SIZE)), r"\(B, 3, height, width\), got \(4, 1, 48, 64\)"),

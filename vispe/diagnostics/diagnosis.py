@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,8 +105,9 @@ def diagnose(
 
     Args:
         model: a ViT of ours, or one of timm's that `vispe.swap` can represent (it is copied).
-        images: (B, C, height, width), normalised as the model expects; None draws 16 textures that look alike everywhere,
-            so that only the encoding can tell where a patch is. `relevance` explains the first.
+        images: (B, C, height, width), normalised as the model expects; None draws textures that look alike everywhere, so
+            that only the encoding can tell where a patch is: 16, or more where that makes fewer than 3000 patches (96 at most).
+            `relevance` explains the first.
         only: some of `NAMES`.
         size: (height, width) of drawn images; None takes the model's own.
         three_cell_mode, three_cell_images, three_cell_steps: see `three_cell`.
@@ -121,7 +123,9 @@ def diagnose(
     host = as_host(model)
     weight = host.patch_embed.proj.weight
     if images is None:
-        images = textures(16, size or tuple(host.patch_embed.img_size), channels=channels_of(host), seed=seed)
+        drawn = size or tuple(host.patch_embed.img_size)
+        count = min(max(16, -(-3000 // math.prod(host.patch_embed.dynamic_feat_size(drawn)))), 96)
+        images = textures(count, drawn, channels=channels_of(host), seed=seed)
     _check(images, weight, only)
     images = images.to(weight)
     shape = tuple(images.shape[2:])
@@ -143,7 +147,7 @@ def diagnose(
         for name in NAMES:
             if name in only:
                 progress(name)
-                found[name] = make[name]()
+                found[name] = _on_cpu(make[name]())
     return Diagnosis(f"{title or _name(model)} ({host.encoding.spec}), {shape[0]} x {shape[1]} pixels", **found)
 
 
@@ -161,6 +165,17 @@ def _check(images: Tensor, weight: Tensor, only: Sequence[str]) -> None:
 def _name(model: nn.Module) -> str:
     config = getattr(model, "pretrained_cfg", None) or {}
     return config.get("architecture") or type(model).__name__
+
+
+def _on_cpu(value: Any) -> Any:
+    """A result with its tensors on the CPU, where pictures are drawn."""
+    if isinstance(value, Tensor):
+        return value.detach().float().cpu()
+    if isinstance(value, dict):
+        return {key: _on_cpu(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value):
+        return dataclasses.replace(value, **{f.name: _on_cpu(getattr(value, f.name)) for f in dataclasses.fields(value)})
+    return value
 
 
 def _plain(value: Any) -> Any:

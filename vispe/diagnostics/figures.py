@@ -89,6 +89,7 @@ def decay_figure(found: LogitDecay, title: str) -> Figure:
     for i, line in enumerate(found.mean.nanmean(1)):
         axes.plot(found.distance.numpy(), line.numpy(), color=colours.to_rgba(i), linewidth=1.3, marker="o", markersize=3)
     axes.axhline(0, color=INK, linewidth=0.8)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("distance between query and key (patches)", fontsize=11)
     axes.set_ylabel("attention logit − mean of its query", fontsize=11)
     _tidy(axes)
