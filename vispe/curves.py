@@ -21,7 +21,7 @@ from torchvision.datasets import ImageFolder
 
 from .adapters import swap
 from .diagnostics.host import evaluating
-from .diagnostics.images import evaluation_transform, open_image
+from .diagnostics.images import channels_of, evaluation_transform, open_image
 from .models.vit import EncodedVisionTransformer
 
 RESIZES = ("extend", "rescale")
@@ -54,15 +54,15 @@ class Point:
 class Pictures(Dataset):
     """Images of a folder with the model's labels, at one size."""
 
-    def __init__(self, samples: Sequence[tuple[str, int]], model: nn.Module, transform: Callable) -> None:
-        self.samples, self.model, self.transform = list(samples), model, transform
+    def __init__(self, samples: Sequence[tuple[str, int]], channels: int, transform: Callable) -> None:
+        self.samples, self.channels, self.transform = list(samples), channels, transform
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __getitem__(self, i: int) -> tuple[Tensor, int]:
         path, label = self.samples[i]
-        return self.transform(open_image(path, self.model)), label
+        return self.transform(open_image(path, self.channels)), label
 
 
 def labelled(folder: str | Path, model: nn.Module, *, classes: Sequence[str] | None = None) -> list[tuple[str, int]]:
@@ -193,7 +193,7 @@ def resolution_curves(
     pixels = batch_size * min(math.prod(size) for size in sizes)
 
     def measure(size: tuple[int, int]) -> list[Point]:
-        pictures = Pictures(samples, model, transforms[size])
+        pictures = Pictures(samples, channels_of(model), transforms[size])
         loader = DataLoader(pictures, batch_size=max(1, pixels // math.prod(size)), num_workers=workers)
         counts, done = {method: _Count() for method in methods}, 0
         with evaluating(net), torch.inference_mode():

@@ -35,14 +35,14 @@ def load_folder(folder: Path, model: nn.Module, size: tuple[int, int], *, limit:
     if not files:
         raise ValueError(f"{folder} holds no images ({', '.join(ENDINGS)}).")
     transform = evaluation_transform(model, size)
-    return torch.stack([transform(open_image(file, model)) for file in files])
+    return torch.stack([transform(open_image(file, channels_of(model))) for file in files])
 
 
-def open_image(file: Path | str, model: nn.Module) -> Image.Image:
+def open_image(file: Path | str, channels: int) -> Image.Image:
     """One file, grey for models with one input channel; an unreadable one is named."""
     try:
         with Image.open(file) as image:
-            return image.convert("L" if channels_of(model) == 1 else "RGB")
+            return image.convert("L" if channels == 1 else "RGB")
     except OSError as error:
         raise OSError(f"cannot read the image {file}: {error}") from error
 

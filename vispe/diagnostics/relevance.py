@@ -34,7 +34,8 @@ class Relevance:
         target: the class (None for a model without a classifier).
         content: (H, W) relevance of what each patch shows.
         position: (H, W) relevance of where it is.
-        ways: {"tokens", "scores", "bias", "values", "between", "mlp": its sum over all tokens}, of the position's relevance.
+        ways: {"tokens", "scores", "bias", "values", "between", "mlp": its sum over all tokens}, of the position's relevance;
+            the class token's part, which is in no map, included.
         total: F(image) − F(nothing).
         error: |sum of all relevance − total| / |total|, of the quadrature.
     """
