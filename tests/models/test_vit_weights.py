@@ -64,11 +64,16 @@ OPTIONS = {
     "loope": dict(theta=30.0),
     "mix_ffn": dict(kernel_size=5),
     "lepe": dict(kernel_size=5),
+    "rope_diffusers": dict(preset="flux", channels=(0, 24, 24), theta=30.0, resize="rescale"),
+    "v_detr_3dvrpe": dict(hidden=16, entries=6, limit=3.0, log_scale=100.0, boxes="turned", cell=2.0),
+    "coord_fourier": dict(kind="barf", num_freqs=6, progress=0.4, resize="extend"),
+    "rope_points": dict(theta=30.0, voxel=0.5, resize="rescale"),
 }
 
 # what hosts tell, not users
 FACTS = {"dim", "num_heads", "axes", "depth", "layer", "grid", "train_grid", "prefix", "patch_size", "mlp_dim"}
-RULED = {"rope_timm", "loope"}  # `content="image"` of loope needs positions with an image
+RULED = {"rope_timm", "rope_diffusers", "coord_fourier", "loope"}  # `content="image"` of loope needs positions with an image
+INIT_ONLY = {"learned_spacetime"}  # its option is gone once weights are loaded
 
 
 def reload(folder, model, **kwargs):
@@ -88,7 +93,7 @@ def test_saved_and_reloaded_at_another_size(variant, tmp_path):
 
 def test_every_encoding_with_options_is_tried():
     takes = {name for name in ENCODINGS if name in ZOO and set(inspect.signature(ENCODINGS[name]).parameters) - FACTS}
-    assert takes == set(OPTIONS)
+    assert takes - INIT_ONLY == set(OPTIONS)
 
 
 @pytest.mark.parametrize("name", OPTIONS)

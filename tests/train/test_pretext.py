@@ -15,7 +15,10 @@ from vispe.positions import pretext
 
 WIDE = NET | {"img_size": (16, 32)}  # 4 x 8 cells
 SMALL = {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}
-ADDITIVE = [name for name, cls in ENCODINGS.items() if cls.card.injection == ("tokens",) and 2 in cls.card.axes]
+ADDITIVE = [
+    name for name, cls in ENCODINGS.items()
+    if cls.card.injection == ("tokens",) and 2 in cls.card.axes and "cameras" not in cls.card.needs
+]  # fmt: skip
 
 
 def droppos(model: str = "vit_ti_sincos2d", net: dict = WIDE, **settings: object) -> DropPos:

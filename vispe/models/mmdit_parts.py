@@ -45,6 +45,9 @@ class OnImage:
         side = (self.text, 0) if self.ahead else (0, self.text)
         return F.pad(x, (*(side if columns else (0, 0)), *side))
 
+    def meet(self, ctx_q: Any, ctx_k: Any) -> tuple[Any, Any]:
+        return self.encoding.meet(ctx_q, ctx_k)
+
     def qk(self, q: Tensor, k: Tensor, ctx_q: Any, ctx_k: Any) -> tuple[Tensor, Tensor]:
         own_q, own_k = self.image(q), self.image(k)
         new_q, new_k = self.encoding.qk(own_q, own_k, ctx_q, ctx_k)
