@@ -120,8 +120,8 @@ class NovelViewSynthesis(ScheduledTask):
     def _finish(self, stage: str) -> None:
         for name, *metrics in zip(self.conditions, self.psnr, self.ssim):
             for metric, counter in zip(("psnr", "ssim"), metrics):
-                value = counter.compute()  # summed over processes already
-                self.log(f"{stage}/{metric}" + (f"@{name}" if name else ""), value, prog_bar=metric == "psnr" and not name)
+                at = f"@{name}" if name else ""
+                self.log(f"{stage}/{metric}{at}", counter.compute(), prog_bar=metric == "psnr" and not name, sync_dist=True)
                 counter.reset()
         if self._shown is not None and self.trainer.is_global_zero and not self.trainer.sanity_checking:
             self._show(stage, picture(*self._shown))
