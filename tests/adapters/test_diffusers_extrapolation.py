@@ -78,6 +78,16 @@ def test_wan_tables_beyond_the_trained_video():
         torch.testing.assert_close(ours[0, :, 0, 8:], other[:, 8:], rtol=0, atol=1e-6)
 
 
+def test_wan_axes_of_unequal_width_have_their_own_bases():
+    model, train = tiny("wan", attention_head_dim=16), (2, 4, 4)  # 8 channels of time, 4 of rows, 4 of columns
+    cells = torch.stack(torch.meshgrid(*(torch.arange(n) for n in (6, 8, 4)), indexing="ij"), dim=-1).reshape(-1, 3).float()
+    adapters.set_extrapolation(model, "ntk", train_grid=train)
+    bases = [10000.0 * 3 ** (8 / 6), 10000.0 * 2 ** (4 / 2), 10000.0]
+    expected = by_diffusers(cells.T, (8, 4, 4), thetas=bases, linear=[1] * 3)
+    for ours, theirs in zip(model.rope(torch.zeros(1, 4, 6, 16, 8)), expected):
+        torch.testing.assert_close(ours, theirs[None, :, None], rtol=0, atol=1e-6)
+
+
 def test_lumina_tables_leave_captions_alone():
     model = tiny("lumina2")
     call = arguments("lumina2", (6, 4))

@@ -16,7 +16,7 @@ from vispe.adapters import diffusers as adapters
 from vispe.positions import RandomPositions, patch_grid
 
 KINDS = {
-    "dit": ("harope", "rope_axial", "rope_mixed", "comrope", "learned", "swin_bias", "learned+rope_mixed"),
+    "dit": ("harope", "rope_axial", "rope_mixed", "comrope", "liere", "learned", "swin_bias", "learned+rope_mixed"),
     "pixart": ("harope", "rope_axial", "learned"),
     "sd3": ("harope", "rope_axial", "rope_mixed", "swin_bias", "lepe", "learned+harope"),
     "flux": ("harope", "rope_axial", "rope_mixed", "comrope", "harope+rope_mixed", "rope_diffusers"),
