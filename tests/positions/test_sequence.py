@@ -8,7 +8,9 @@ from vispe.positions.schemes import SCHEMES, create_scheme
 from vispe.positions.segments import Image, Text, Tiles, Video
 from vispe.positions.sequence import build_batch, build_ids, pack, pack_documents
 
-SEGMENTS = [Text(3), Image(3, 4), Image(2, 2), Text(2), Video(4, 2, 3, seconds=0.75), Tiles(1, 2, 2, 2, thumbnail=(2, 2)), Text(3)]
+SEGMENTS = [
+    Text(3), Image(3, 4), Image(2, 2), Text(2), Video(4, 2, 3, seconds=0.75), Tiles(1, 2, 2, 2, thumbnail=(2, 2)), Text(3),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SCHEMES)

@@ -99,7 +99,8 @@ class Video:
         if wrong:
             i = wrong[0]
             raise SegmentError(
-                f"timestamps must ascend, but frame {i} at {self.timestamps[i]} s follows {self.timestamps[i - 1]} s; sort the frames."
+                f"timestamps must ascend, but frame {i} at {self.timestamps[i]} s follows {self.timestamps[i - 1]} s; sort the "
+                f"frames."
             )
 
     def times(self, who: str) -> Tensor:
@@ -108,7 +109,9 @@ class Video:
             times = torch.tensor(self.timestamps, dtype=torch.float64)
             return times - times[0]
         if self.seconds is None:
-            raise SegmentError(f"{who} counts seconds, and this video has none; set seconds=... (between frames) or timestamps=(...).")
+            raise SegmentError(
+                f"{who} counts seconds, and this video has none; set seconds=... (between frames) or timestamps=(...)."
+            )
         return self.seconds * torch.arange(self.frames, dtype=torch.float64)
 
 
@@ -180,8 +183,11 @@ class Tiles:
         if self.thumbnail:
             _sides(thumbnail_height=self.thumbnail[0], thumbnail_width=self.thumbnail[1])
         if self.order not in ("tiles", "raster") or self.first not in ("tiles", "thumbnail"):
-            raise SegmentError(f"order is 'tiles' or 'raster', first 'tiles' or 'thumbnail'; got {self.order!r}, {self.first!r}.")
-        _count(f"{self.rows} x {self.cols} tiles of {self.height} x {self.width} and thumbnail {self.thumbnail}", self.length, self.tokens)
+            raise SegmentError(
+                f"order is 'tiles' or 'raster', first 'tiles' or 'thumbnail'; got {self.order!r}, {self.first!r}."
+            )
+        what = f"{self.rows} x {self.cols} tiles of {self.height} x {self.width} and thumbnail {self.thumbnail}"
+        _count(what, self.length, self.tokens)
 
     def cells(self) -> Tensor:
         """Row and column, in the whole image, of each token of the tiles in their order, (2, tiled) int64."""

@@ -109,8 +109,8 @@ def _settle(ids: Tensor, dtype: torch.dtype, where: str) -> Tensor:
     if not torch.equal(whole.to(ids.dtype), ids):
         token = int((whole != ids).any(dim=0).nonzero()[0])
         raise ValueError(
-            f"{where}: token {token} has the fractional ids {ids[:, token].tolist()}, which {dtype} cannot hold; use a scheme with "
-            f"float ids or whole rates."
+            f"{where}: token {token} has the fractional ids {ids[:, token].tolist()}, which {dtype} cannot hold; use a scheme "
+            f"with float ids or whole rates."
         )
     return whole
 

@@ -57,7 +57,8 @@ def create_scheme(name: str | Scheme, **options: Any) -> Scheme:
         return name
     if name not in SCHEMES:
         near = difflib.get_close_matches(str(name), SCHEMES, n=3, cutoff=0.4)
-        raise ValueError(f"unknown scheme {name!r}: " + (f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(SCHEMES)}."))
+        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(SCHEMES)}."
+        raise ValueError(f"unknown scheme {name!r}: {hint}")
     cls, given = SCHEMES[name]
     known = [f.name for f in dataclasses.fields(cls)]
     unknown = [key for key in options if key not in known]

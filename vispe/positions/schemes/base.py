@@ -85,14 +85,18 @@ class Scheme:
     def tiles(self, tiles: Tiles, rate: float) -> Block:
         """Every tile, and the thumbnail, as an image of its own."""
         if tiles.order != "tiles":
-            raise SegmentError(f"{type(self).__name__} takes tiles one after the other, as images; these are in order {tiles.order!r}.")
+            raise SegmentError(
+                f"{type(self).__name__} takes tiles one after the other, as images; these are in order {tiles.order!r}."
+            )
         own = [Image(tiles.height, tiles.width)] * (tiles.rows * tiles.cols)
         whole = [Image(*tiles.thumbnail)] if tiles.thumbnail else []
         parts = own + whole if tiles.first == "tiles" else whole + own
         return chain([self.block(part, rate) for part in parts])
 
     def audio_video(self, both: AudioVideo, rate: float) -> Block:
-        raise SegmentError(f"{type(self).__name__} has no rule for a video with its sound in one block; TMRoPE has (scheme 'tmrope').")
+        raise SegmentError(
+            f"{type(self).__name__} has no rule for a video with its sound in one block; TMRoPE has (scheme 'tmrope')."
+        )
 
 
 def counting(n: int) -> Tensor:

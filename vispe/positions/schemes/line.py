@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..segments import Segment, SegmentError, Tiles, Video
+from ..segments import Tiles, Video
 from .base import Block, Scheme, counting
 
 
@@ -106,10 +106,3 @@ class SharedPosition(Line):
         if self.unit == "block":
             return Block(torch.zeros(1, tiles.length, dtype=torch.float64), 1)
         return Scheme.tiles(self, tiles, rate)
-
-
-def number_of_tokens(segment: Segment) -> int:
-    """Tokens of a segment; refuses what is none."""
-    if not hasattr(segment, "length"):
-        raise SegmentError(f"expected Text, Image, Video, Audio, AudioVideo or Tiles, got {type(segment).__name__}.")
-    return segment.length

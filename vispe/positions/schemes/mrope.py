@@ -39,7 +39,8 @@ class MRoPE(Scheme):
         if still or self.tokens_per_second is None:
             return counting(video.frames)
         if self.preset == "transformers_4":
-            return (video.times("mrope") / counting(video.frames).clamp(min=1)).trunc() * counting(video.frames) * self.tokens_per_second
+            frames = counting(video.frames)
+            return (video.times("mrope") / frames.clamp(min=1)).trunc() * frames * self.tokens_per_second
         return (video.times("mrope") * self.tokens_per_second).floor()
 
     def grid(self, video: Video, rate: float, *, still: bool) -> Block:

@@ -71,7 +71,8 @@ class PyPE(Rings):
         super().__post_init__()
         if self.layers_per_step < 1 or self.layer < 0 or self.levels is not None and self.levels < 1:
             raise ValueError(
-                f"pype: layers_per_step and levels start at 1, layer at 0; got {self.layers_per_step}, {self.levels}, {self.layer}."
+                f"pype: layers_per_step and levels start at 1, layer at 0; got {self.layers_per_step}, {self.levels}, "
+                f"{self.layer}."
             )
 
     def for_layer(self, layer: int, depth: int) -> PyPE:

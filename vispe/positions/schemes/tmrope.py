@@ -17,8 +17,8 @@ class TMRoPE(Scheme):
     """Ids a second for frames, one id a token for sound (40 ms in Omni-2.5, 1/13 s in Omni-3); text behind the largest id.
 
     A video with its sound in one block: "omni2.5" takes chunks of seconds, the frames of a chunk ahead of its sound; its two
-    begin tokens share an id, so do its two end tokens, and these follow the last chunk placed, not the largest id. "omni3" takes
-    token by token in order of time (frames first when equal), begin and end tokens count on. Paper: Xu et al., Qwen2.5-Omni,
+    begin tokens share an id, so do its two end tokens, and these follow the last chunk placed, not the largest id. "omni3"
+    takes token by token in order of time (frames first when equal), begin and end tokens count on. Paper: Xu et al., Qwen2.5-Omni,
     arXiv 2503.20215; code transformers 5.24.
 
     Args:
@@ -34,7 +34,9 @@ class TMRoPE(Scheme):
 
     def __post_init__(self) -> None:
         if not self.ids_per_second > 0 or not self.seconds_per_chunk > 0:
-            raise ValueError(f"tmrope: ids and chunks a second must be positive, got {self.ids_per_second}, {self.seconds_per_chunk}.")
+            raise ValueError(
+                f"tmrope: ids and chunks a second must be positive, got {self.ids_per_second}, {self.seconds_per_chunk}."
+            )
 
     def times(self, video: Video, still: bool) -> Tensor:
         if still:
