@@ -170,7 +170,7 @@ def exact(ids: Tensor) -> Tensor:
 
 
 def flux_positions(ids: Tensor, train: Sequence[int] | None) -> Positions:
-    """Positions of Flux's image tokens from their ids (N, 3), (0, row, column).
+    """Positions of Flux's image tokens from their ids (N, 3), (0, row, column). On a GPU this waits for the ids once a forward.
 
     Raises:
         ValueError: an id whose first number is not 0 (a reference image), which has no place on the grid.
