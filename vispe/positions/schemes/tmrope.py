@@ -18,8 +18,8 @@ class TMRoPE(Scheme):
 
     A video with its sound in one block: "omni2.5" takes chunks of seconds, the frames of a chunk ahead of its sound; its two
     begin tokens share an id, so do its two end tokens, and these follow the last chunk placed, not the largest id. "omni3"
-    takes token by token in order of time (frames first when equal), begin and end tokens count on. Paper: Xu et al., Qwen2.5-Omni,
-    arXiv 2503.20215; code transformers 5.24.
+    takes token by token in order of time (frames first when equal), begin and end tokens count on. Paper: Xu et al.,
+    Qwen2.5-Omni, arXiv 2503.20215; code transformers 5.24.
 
     Args:
         preset: of the model; Omni-3 has float ids that are not rounded down, and interleaved frequencies (`TMRoPE3`).
