@@ -36,6 +36,7 @@ from .ms_grape import MsGrape
 from .none import NoEncoding
 from .petr import Petr
 from .petr_3dppe import Petr3dppe
+from .plucker import Plucker
 from .prope import Prope
 from .rope3d import Rope3d
 from .rope_axial import RopeAxial
@@ -108,6 +109,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "gta": Gta,
     "cape": Cape,
     "camera_ape": CameraApe,
+    "plucker": Plucker,
     "prope": Prope,
     "petr": Petr,
     "streampetr": StreamPetr,
