@@ -97,7 +97,7 @@ class Plucker(Encoding):
         year=2024,
         code="yashkant/spad",
         licence="MIT",
-        cases=5,
+        cases=0,
     )
     neutral_zeros = ("proj",)
 
