@@ -6,6 +6,9 @@
 
 A scheme places every segment relative to its start; what is left, here, is to add the starts. So ids that go on at `next_id`
 are those of the whole sequence built at once.
+
+State: written from the papers and the descriptions of the official codes; not compared with official numbers yet, and no rotary
+encoding of the table reads these ids so far.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Scheme:
         axes: rows of ids.
         floating: float32 ids; else int64.
         pad: id of padding in the official code.
-        allocation: which rotary pair reads which axis (`vispe.encodings.axis_map`).
+        allocation: name of the rule by which rotary pairs read the axes in the official rotary.
         choices: rates that the authors draw from in training, one for each visual segment.
         step: ids between two text tokens.
     """

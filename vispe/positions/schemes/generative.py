@@ -48,8 +48,7 @@ class ILRope(Scheme):
 class OmniRope(ILRope):
     """IL-RoPE's ids with the axes in blocks of frequencies (OmniGen2, arXiv 2506.18871).
 
-    OmniGen2's own rotary has a full range of frequencies for each axis and turns neighbouring channels: allocation "spectra",
-    layout "interleaved" of `rope_sequence`.
+    OmniGen2's own rotary has a full range of frequencies for each axis and turns neighbouring channels.
     """
 
     allocation: ClassVar[str] = "chunked"
