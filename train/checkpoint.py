@@ -7,11 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be written or read."""
+
+
+class Checkpoints(ModelCheckpoint):
+    """Lightning's, which keeps the last step as well when training ends between two of the steps that are saved."""
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.save_last and not self._should_skip_saving_checkpoint(trainer):
+            self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
 
 
 class SafeCheckpointIO(TorchCheckpointIO):

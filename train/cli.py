@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import yaml
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins.io import CheckpointIO
@@ -23,7 +22,7 @@ import train.mp3  # noqa: F401
 import train.nvs  # noqa: F401
 import train.video  # noqa: F401
 from train.callbacks import PredictionFile, Throughput
-from train.checkpoint import SafeCheckpointIO, readable
+from train.checkpoint import Checkpoints, SafeCheckpointIO, readable
 
 
 class VispeCLI(LightningCLI):
@@ -47,7 +46,7 @@ class VispeCLI(LightningCLI):
         parser.add_argument(
             "--overwrite", type=bool, default=False, help="Let fit delete the checkpoints of an earlier run in run_dir."
         )
-        parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        parser.add_lightning_class_args(Checkpoints, "checkpoint")
         parser.set_defaults({"checkpoint.save_last": True, "checkpoint.filename": "{epoch:04d}-{step:08d}"})
         parser.link_arguments("run_dir", "trainer.default_root_dir")
         parser.link_arguments("run_dir", "checkpoint.dirpath", compute_fn=checkpoint_dir)

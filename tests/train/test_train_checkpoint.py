@@ -100,3 +100,14 @@ def test_truncated_checkpoint_is_named(folder: Path, tmp_path: Path, how: str) -
 def test_missing_weights_are_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no file nowhere.safetensors"):
         run(command("fit", tmp_path, *folder_args(folder), "--model.init_from=nowhere.safetensors"))
+
+
+@pytest.mark.parametrize(("steps", "every"), [(5, 2), (4, 2), (1, 50)], ids=["between", "on", "before the first"])
+def test_the_last_step_is_kept_wherever_training_ends(folder: Path, tmp_path: Path, steps: int, every: int) -> None:
+    end = [f"--trainer.max_steps={steps}", f"--checkpoint.every_n_train_steps={every}", "--trainer.limit_val_batches=0"]
+    cli = run(command("fit", tmp_path, *folder_args(folder), *end))
+    last = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
+    assert last["global_step"] == cli.trainer.global_step == steps
+    for key, value in cli.model.state_dict().items():
+        assert torch.equal(last["state_dict"][key], value), key
+    assert [p.name for p in (tmp_path / "checkpoints").glob("last*")] == ["last.ckpt"]
