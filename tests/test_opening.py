@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from timm.models import save_for_hf
 
 import vispe  # noqa: F401  registers the names
-from vispe.opening import open_model, parse_kwargs
+from vispe.converting import parse_kwargs
+from vispe.opening import open_model
 
 TINY = dict(embed_dim=48, depth=2, num_heads=2, patch_size=8, img_size=32, num_classes=3)
 PLAIN = dict(img_size=32, depth=1, num_classes=3)

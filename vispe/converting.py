@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
 
 def convert_command(args: argparse.Namespace) -> int:
     _check_out(args.out, args.overwrite)
-    given = _arguments(args.model_kwargs)
+    given = parse_kwargs(args.model_kwargs)
     content = read(args.weights)
     try:
         state, _ = unwrap(content)
@@ -110,11 +110,12 @@ def _check_out(out: Path, overwrite: bool) -> None:
         raise ValueError(f"convert: {out} exists; pass --overwrite to replace it.")
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def parse_kwargs(text: str) -> dict[str, Any]:
+    """A JSON object of arguments."""
     try:
         given = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"convert: --model-kwargs is no JSON: {error}.") from error
+        raise ValueError(f"--model-kwargs is no JSON: {error}.") from error
     if not isinstance(given, dict):
-        raise ValueError(f"convert: --model-kwargs must be a JSON object, e.g. '{{\"img_size\": 384}}', got {text}.")
+        raise ValueError(f"--model-kwargs must be a JSON object, e.g. '{{\"img_size\": 384}}', got {text}.")
     return given

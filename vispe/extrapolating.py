@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from .converting import parse_kwargs
 from .curves import Point, by, labelled, resolution_curves
-from .opening import add_model_options, open_model, parse_kwargs
+from .opening import add_model_options, open_model
 from .plots.figures import INK, MUTED
 
 COLUMNS = ("model", "height", "width", "method", "images", "top1", "top1_low", "top1_high", "top5", "loss", "images_per_second")

@@ -10,10 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from .converting import parse_kwargs
 from .diagnostics import NAMES, Diagnosis, as_host, diagnose, load_folder
 from .diagnostics.diagnosis import refuse_existing
 from .extrapolating import checked_device, parse_size
-from .opening import add_model_options, open_model, parse_kwargs
+from .opening import add_model_options, open_model
 
 
 def add_parser(commands: Any) -> None:

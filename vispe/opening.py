@@ -52,17 +52,6 @@ def open_model(
     return model.eval()
 
 
-def parse_kwargs(text: str) -> dict[str, Any]:
-    """A JSON object of arguments."""
-    try:
-        given = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"--model-kwargs is no JSON: {error}.") from error
-    if not isinstance(given, dict):
-        raise ValueError(f"--model-kwargs must be a JSON object, e.g. '{{\"img_size\": 384}}', got {text}.")
-    return given
-
-
 def named_model(path: Path) -> tuple[str, dict[str, Any]]:
     """Name and arguments of the model that a file of weights says it is for."""
     content = read(path)

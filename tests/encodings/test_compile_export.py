@@ -9,7 +9,7 @@ import copy
 import pytest
 import timm
 import torch
-from generic_helpers import TINY, ZOO, close, images, vit
+from generic_helpers import CAMERAS, TINY, ZOO, close, images, vit
 from torch.export import Dim
 
 FOUR = [(32, 48), (48, 32), (64, 64), (40, 56)]
@@ -42,7 +42,9 @@ def test_two_graphs_for_four_resolutions(variant):
     compiled = torch.compile(model, fullgraph=True, backend=counter)
     with torch.no_grad():
         for size in FOUR:
-            close(compiled(images(*size)), model(images(*size)), 1e-6)
+            got, want = compiled(images(*size)), model(images(*size))
+            # products batched by view take another path where the number of tokens is symbolic
+            close(got, want, 1e-6) if variant in CAMERAS else close(got, want, 0.0)
     assert 1 <= counter.graphs <= 2
 
 

@@ -111,7 +111,8 @@ def test_every_option_survives(name, tmp_path):
     same = {n: p.shape for n, p in default.named_parameters()} == {n: p.shape for n, p in model.named_parameters()}
     if same:  # the options matter
         default.load_state_dict(model.state_dict())
-        assert not torch.allclose(default(images(40, 56)), model(images(40, 56)), atol=1e-6, rtol=0)
+        ours, plain = (m.forward_features(images(40, 56)) for m in (model, default))
+        assert not torch.allclose(plain, ours, atol=1e-4)
 
 
 @pytest.mark.parametrize("variant", ZOO)

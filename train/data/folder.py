@@ -9,10 +9,11 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from train.data.augment import DEFAULT, Augment
 from train.data.base import ImageData, Size
+from train.data.classes import ClassFolders
 from train.data.images import FileImages, Named
 
 
-class ImageFolderData(ImageData):
+class ImageFolderData(ClassFolders, ImageData):
     """Any image folder in the ImageNet layout: ``root/train/CLASS/*.jpg`` and ``root/val/CLASS/*.jpg``.
 
     Args:
@@ -22,34 +23,16 @@ class ImageFolderData(ImageData):
         common: The options of every image data module.
     """
 
+    item = "IMAGE"
+
     def __init__(
         self, root: str, *, augment: Augment = DEFAULT, predict_dir: str | None = None, **common: Any
     ) -> None:
         super().__init__(**common)
         self.root, self.augment, self.predict_dir = Path(root), augment, predict_dir
 
-    @property
-    def classes(self) -> list[str]:
-        """Class names in label order: the folders of ``train``, or of ``val`` where there is no ``train``."""
-        split = "train" if (self.root / "train").is_dir() else "val"
-        return sorted(entry.name for entry in self._split_dir(split).iterdir() if entry.is_dir())
-
-    @property
-    def num_classes(self) -> int:
-        """Number of class folders."""
-        return len(self.classes)
-
-    def _split_dir(self, split: str) -> Path:
-        if split == "test" and not (self.root / "test").is_dir():
-            split = "val"
-        if not (self.root / split).is_dir():
-            raise FileNotFoundError(
-                f"ImageFolderData: no folder {self.root / split}; expected {self.root}/{split}/CLASS/IMAGE"
-            )
-        return self.root / split
-
     def _images(self, split: str, transform: Any) -> FileImages:
-        folder = ImageFolder(str(self._split_dir(split)))  # names an empty class folder by itself
+        folder = ImageFolder(str(self.split_dir(split)))  # names an empty class folder by itself
         labels = {name: label for label, name in enumerate(self.classes)}
         if unknown := sorted(set(folder.classes) - set(labels)):
             raise ValueError(f"ImageFolderData: classes {unknown} of {folder.root} are not in {self.root / 'train'}")

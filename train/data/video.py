@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
+from train.data.classes import ClassFolders
 from train.data.clips import Clip, VideoData
-from train.data.images import Images, Named
+from train.data.images import FileImages, Named
 
 EXTENSIONS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".m4v", ".mpg", ".mpeg")
 
@@ -131,17 +132,8 @@ def open_video(path: str) -> Frames:
     return Frames(frames)
 
 
-class VideoFiles(Images):
-    """Video files.
-
-    Args:
-        samples: (path, label) pairs.
-        options: Those of :class:`Images`.
-    """
-
-    def __init__(self, samples: list[tuple[str, int]], **options: Any) -> None:
-        super().__init__(len(samples), **options)
-        self.samples = samples
+class VideoFiles(FileImages):
+    """Video files; arguments as of :class:`FileImages`."""
 
     def read(self, index: int) -> tuple[Frames, int]:
         path, label = self.samples[index]
@@ -151,11 +143,8 @@ class VideoFiles(Images):
             sample_frames(len(frames), self.transform.count, stride=sampling.stride, random=False)
         return frames, label
 
-    def name(self, index: int) -> str:
-        return self.samples[index][0]
 
-
-class VideoFolderData(VideoData):
+class VideoFolderData(ClassFolders, VideoData):
     """Video files in class folders: ``root/train/CLASS/*.mp4`` and ``root/val/CLASS/*.mp4``.
 
     Args:
@@ -165,32 +154,16 @@ class VideoFolderData(VideoData):
         common: The options of every video data module.
     """
 
+    item = "VIDEO"
+
     def __init__(
         self, root: str, *, sampling: ClipSampling = DEFAULT, predict_dir: str | None = None, **common: Any
     ) -> None:
         super().__init__(**common)
         self.root, self.sampling, self.predict_dir = Path(root), sampling, predict_dir
 
-    @property
-    def classes(self) -> list[str]:
-        """Class names in label order: the folders of ``train``, or of ``val`` where there is no ``train``."""
-        split = "train" if (self.root / "train").is_dir() else "val"
-        return sorted(entry.name for entry in self._split_dir(split).iterdir() if entry.is_dir())
-
-    @property
-    def num_classes(self) -> int:
-        """Number of class folders."""
-        return len(self.classes)
-
-    def _split_dir(self, split: str) -> Path:
-        if split == "test" and not (self.root / "test").is_dir():
-            split = "val"
-        if not (self.root / split).is_dir():
-            raise FileNotFoundError(f"VideoFolderData: no folder {self.root / split}; expected {self.root}/{split}/CLASS/VIDEO")
-        return self.root / split
-
     def _videos(self, split: str, transform: ClipTransform) -> VideoFiles:
-        folder, labels = self._split_dir(split), {name: label for label, name in enumerate(self.classes)}
+        folder, labels = self.split_dir(split), {name: label for label, name in enumerate(self.classes)}
         samples = []
         for place in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
             if place.name not in labels:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..positions import Positions, Resize
+from ..positions.grid import RESIZE
 from .base import Composed, Encoding
 from .extrapolation import Extrapolation
 
@@ -171,6 +172,8 @@ class EncodingStack(nn.ModuleDict):
 
     def set_coords(self, resize: Resize | None) -> None:
         """How coordinates grow with the grid: "extend", "rescale", or None for what each encoding was created with."""
+        if resize not in (*RESIZE, None):
+            raise ValueError(f"set_coords: 'extend', 'rescale' or None, got {resize!r}.")
         for _, encoding in self.encodings():
             if hasattr(encoding, "resize"):
                 encoding.resize = encoding.default_resize if resize is None else resize

@@ -281,8 +281,6 @@ class EncodedDiT(ModelMixin, ConfigMixin):
 
     def set_coords(self, resize: Resize | None) -> None:
         """Let coordinates "extend" beyond the train grid or "rescale" onto it; None returns to what it was created with."""
-        if resize not in ("extend", "rescale", None):
-            raise ValueError(f"set_coords: 'extend', 'rescale' or None, got {resize!r}.")
         self.encoding.set_coords(resize)
 
     def set_extrapolation(self, setting: str | Extrapolation | None) -> None:
@@ -300,12 +298,9 @@ class EncodedDiT(ModelMixin, ConfigMixin):
         The folded model computes the same at any size; its state dict is no longer that of its configuration, so that it is not
         saved by `save_pretrained`.
         """
-        from .vit import fold_layers
+        from .vit import fold_stack
 
-        for name, member in list(self.encoding.items()):
-            if isinstance(member, nn.ModuleList) and hasattr(member[0], "folded"):
-                self.encoding[name] = fold_layers(name, [b.attn for b in self.blocks], member).train(self.training)
-                self.folded = True
+        self.folded = fold_stack(self.encoding, [block.attn for block in self.blocks]) or self.folded
         return self
 
     def save_pretrained(self, save_directory: str | PathLike, *args: Any, **kwargs: Any) -> None:

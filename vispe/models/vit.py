@@ -236,8 +236,6 @@ class EncodedVisionTransformer(VisionTransformer):
 
     def set_coords(self, resize: Resize | None) -> None:
         """Let coordinates "extend" beyond the train grid or "rescale" onto it; None returns to what it was created with."""
-        if resize not in ("extend", "rescale", None):
-            raise ValueError(f"set_coords: 'extend', 'rescale' or None, got {resize!r}.")
         self.encoding.set_coords(resize)
 
     def set_extrapolation(self, setting: str | Extrapolation | None) -> None:
@@ -248,14 +246,20 @@ class EncodedVisionTransformer(VisionTransformer):
     def fold(self) -> EncodedVisionTransformer:
         """Bake learned rotary bases into W_q and W_k, in place, for inference: plain rotary remains. Returns self."""
         for stack, attentions in self.attentions():
-            for name, member in list(stack.items()):
-                if isinstance(member, nn.ModuleList) and hasattr(member[0], "folded"):
-                    stack[name] = fold_layers(name, attentions, member).train(self.training)
+            fold_stack(stack, attentions)
         return self
 
     def attentions(self) -> list[tuple[EncodingStack, list[nn.Module]]]:
         """Every stack of encodings with the attention layers that it serves."""
         return [(self.encoding, [block.attn for block in self.blocks])]
+
+
+def fold_stack(stack: EncodingStack, attentions: list[nn.Module]) -> bool:
+    """Bake every learned basis of a stack into the attentions that it serves; tells whether there was one."""
+    able = [(n, m) for n, m in stack.items() if isinstance(m, nn.ModuleList) and hasattr(m[0], "folded")]
+    for name, member in able:
+        stack[name] = fold_layers(name, attentions, member).train(member.training)
+    return bool(able)
 
 
 def fold_layers(name: str, attentions: list[nn.Module], layers: nn.ModuleList) -> nn.ModuleList:

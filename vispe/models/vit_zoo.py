@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from timm.data import IMAGENET_INCEPTION_MEAN, IMAGENET_INCEPTION_STD
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs, register_model
 
 from ..encodings import ENCODINGS
+from .entries import make_entry, untrained_cfg
 from .vit import EncodedVisionTransformer
 
 __all__: list[str] = []
@@ -42,42 +42,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _cfg() -> dict[str, Any]:
-    return dict(
-        url="",
-        input_size=(3, 224, 224),
-        fixed_input_size=False,
-        first_conv="patch_embed.proj",
-        classifier="head",
-        mean=IMAGENET_INCEPTION_MEAN,
-        std=IMAGENET_INCEPTION_STD,
-        interpolation="bicubic",
-        crop_pct=0.9,
-    )
-
-
 # timm reads this module's `default_cfgs` while it registers a name, so it stands above the loop.
-default_cfgs = generate_default_cfgs({f"vit_{size}_{name}.untrained": _cfg() for size in SIZES for name in VARIANTS})
+default_cfgs = generate_default_cfgs({f"vit_{size}_{name}.untrained": untrained_cfg() for size in SIZES for name in VARIANTS})
 
 
 def _register(size: str, variant: str) -> None:
     name = f"vit_{size}_{variant}"
-
-    def entry(pretrained: bool = False, **kwargs: Any) -> EncodedVisionTransformer:
-        merged = {**SIZES[size], "patch_size": 16, **VARIANTS[variant], **kwargs}
-        out_indices = merged.pop("out_indices", 3)
-        return build_model_with_cfg(
-            EncodedVisionTransformer,
-            name,
-            pretrained,
-            pretrained_filter_fn=_filter,
-            feature_cfg=dict(out_indices=out_indices, feature_cls="getter"),
-            **merged,
-        )
-
-    # timm keys its registry by __name__, and a function that is not a module attribute cannot be pickled.
-    entry.__name__ = entry.__qualname__ = name
-    entry.__doc__ = f"ViT-{size.capitalize()}/16 with {variant}."
+    entry = make_entry(
+        name,
+        EncodedVisionTransformer,
+        lambda: {**SIZES[size], "patch_size": 16, **VARIANTS[variant]},
+        _filter,
+        module=__name__,
+        doc=f"ViT-{size.capitalize()}/16 with {variant}.",
+    )
     globals()[name] = register_model(entry)
 
 
