@@ -177,3 +177,13 @@ def look_at(
     pose = torch.eye(4, dtype=torch.float64, device=eye.device).repeat(*eye.shape[:-1], 1, 1)
     pose[..., :3, :3], pose[..., :3, 3] = rotation, -rotate(rotation, eye)
     return pose.float()
+
+
+def orbit(azimuth: Tensor, polar: Tensor, radius: float | Tensor = 3.5) -> Tensor:
+    """world_to_camera (..., 4, 4) of cameras on a sphere that look at its middle, z up; radians, `polar` counted from +z.
+
+    SPAD and Zero123 describe cameras so, and call the polar angle elevation.
+    """
+    azimuth, polar, radius = torch.broadcast_tensors(*(torch.as_tensor(t, dtype=torch.float64) for t in (azimuth, polar, radius)))
+    level = radius * polar.sin()
+    return look_at(torch.stack((level * azimuth.cos(), level * azimuth.sin(), radius * polar.cos()), dim=-1), (0.0, 0.0, 0.0))
