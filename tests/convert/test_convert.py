@@ -152,6 +152,7 @@ def test_recognise():
     keys = {
         "comrope": ["vision_model.pre_layrnorm.weight", "classification_head.weight"],
         "irpe": ["patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.attn.rpe_k.lookup_table_weight"],
+        "irpe_detr": ["transformer.encoder.layers.0.self_attn.rpe_k.lookup_table_weight", "class_embed.weight"],
         "cpvt": ["patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "pos_block.0.proj.weight"],
         "liere": ["to_patch_embedding.1.weight", "position_encoder.generator_raw_params"],
         "kprpe": ["net.patch_embed.proj.weight", "net.blocks.0.attn.qkv.weight", "net.keypoint_linear.weight"],
@@ -170,7 +171,7 @@ def test_recognise():
         "plain": ["patch_embed.proj.weight", "blocks.0.attn.qkv.weight"],
         "vispe": ["patch_embed.proj.weight", "encoding.irpe.0.k.0"],
     }
-    assert set(keys) == {*SOURCES, "vispe"}
+    assert set(keys) == {*SOURCES, "vispe"} - {"vjepa2"}  # told by a shape: test_convert_vjepa2.py
     for name, names in keys.items():
         assert recognise(dict.fromkeys(names)) == name
 

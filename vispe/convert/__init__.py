@@ -21,6 +21,7 @@ from . import (
     fit,
     harope,
     irpe,
+    irpe_detr,
     kprpe,
     liere,
     lightningdit,
@@ -29,6 +30,7 @@ from . import (
     seqpe,
     sit,
     swin,
+    vjepa2,
 )
 from .files import grid_of, noted_grid, read, stored_grid, unwrap
 from .permute import permute_rope
@@ -37,10 +39,11 @@ from .tables import Grid
 
 # In the order they are tried: every layout is told from the ones below it by a key of its own.
 SOURCES: dict[str, ModuleType] = {
-    "comrope": comrope, "irpe": irpe, "cpvt": cpvt, "liere": liere, "kprpe": kprpe, "seqpe": seqpe, "swin": swin,
+    "comrope": comrope, "irpe_detr": irpe_detr, "irpe": irpe, "cpvt": cpvt, "liere": liere, "kprpe": kprpe,
+    "seqpe": seqpe, "swin": swin,
     "harope": harope, "lightningdit": lightningdit, "diffusers_dit": diffusers_dit, "fit": fit,
     "sit": sit, "dit": dit,
-    "beit": beit, "dinov3": dinov3, "eva02": eva02, "rope_vit": rope_vit, "plain": plain,
+    "vjepa2": vjepa2, "beit": beit, "dinov3": dinov3, "eva02": eva02, "rope_vit": rope_vit, "plain": plain,
 }  # fmt: skip
 
 __all__ = ["Report", "SOURCES", "adapt", "convert", "load", "permute_rope", "recognise"]
@@ -52,15 +55,14 @@ def recognise(state_dict: Mapping[str, Any]) -> str:
     Raises:
         ValueError: no known layout.
     """
-    keys = set(state_dict)
-    if any(key.startswith("encoding.") for key in keys):
+    if any(key.startswith("encoding.") for key in state_dict):
         return "vispe"
     for name, source in SOURCES.items():
-        if source.matches(keys):
+        if source.matches(state_dict):
             return name
     raise ValueError(
-        f"convert: {len(keys)} keys of no known layout, e.g. {sorted(keys)[:4]}; known layouts are {['vispe', *SOURCES]}. "
-        f"If they are timm's names behind a prefix, take the prefix off."
+        f"convert: {len(state_dict)} keys of no known layout, e.g. {sorted(state_dict)[:4]}; known layouts are "
+        f"{['vispe', *SOURCES]}. If they are timm's names behind a prefix, take the prefix off."
     )
 
 

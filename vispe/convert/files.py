@@ -11,7 +11,7 @@ import torch
 from timm.layers import to_2tuple
 from torch import Tensor
 
-_WRAPPERS = ("state_dict", "model", "module", "ema")
+_WRAPPERS = ("state_dict", "model", "module", "ema", "target_encoder", "ema_encoder", "encoder")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 GRID_NOTE = "vispe.grid"
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")

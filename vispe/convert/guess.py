@@ -12,6 +12,7 @@ from torch import Tensor
 from ..models.vit_zoo import SIZES
 from .guess_dit import SOURCES as DIFFUSION
 from .guess_dit import guess_dit
+from .vjepa2 import guess_vjepa2
 
 _KERNELS = ("patch_embed.proj.weight", "vision_model.embeddings.patch_embedding.weight", "to_patch_embedding.1.weight")
 _HEADS = ("head.weight", "classification_head.weight", "mlp_head.1.weight")
@@ -28,6 +29,8 @@ def guess(state: Mapping[str, Tensor], source: str) -> tuple[str, dict[str, Any]
     """
     if source in DIFFUSION:
         return guess_dit(state, source)
+    if source == "vjepa2":
+        return guess_vjepa2(state)
     if source not in _OF_SOURCE:
         raise _unclear(source, "options of the encoding are not in the weights")
     kernel = _find(state, _KERNELS)
