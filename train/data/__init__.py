@@ -3,6 +3,7 @@
 from train.data.clips import TwoShotClips
 from train.data.fashion import FashionMNIST
 from train.data.folder import ImageFolderData
+from train.data.glyph_diffusion import GlyphDiffusion
 from train.data.glyphs import Glyphs
 from train.data.posed import PosedFolder
 from train.data.scenes import NvsScenes
@@ -10,6 +11,6 @@ from train.data.shards import WebDatasetData
 from train.data.video import VideoFolderData
 
 __all__ = [
-    "FashionMNIST", "Glyphs", "ImageFolderData", "NvsScenes", "PosedFolder", "TwoShotClips", "VideoFolderData",
-    "WebDatasetData",
+    "FashionMNIST", "GlyphDiffusion", "Glyphs", "ImageFolderData", "NvsScenes", "PosedFolder", "TwoShotClips",
+    "VideoFolderData", "WebDatasetData",
 ]  # fmt: skip
