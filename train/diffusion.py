@@ -247,7 +247,7 @@ class DiffusionModule(ScheduledTask):
         if batch is None:  # every sample of it was unreadable, and reported
             return
         images, labels = batch[:2]
-        generator = torch.Generator().manual_seed(mix(loader, batch_idx, self.global_rank))  # every evaluation has the same noise
+        generator = torch.Generator().manual_seed(mix(loader, batch_idx, self.global_rank))  # the same each time
         x = self._clean(images).float()
         positions = None if self.policy is None else self.policy(self._grid(x))
         terms = self._loss(x, labels, generator, positions=positions)

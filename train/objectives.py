@@ -4,8 +4,9 @@
     flow   x_σ = (1 − σ) x + σ ε, σ = 1 is noise    target ε − x at time 1000 σ (SD3), or x − ε at time 1 − σ (SiT)
 
 Sources: Ho et al., DDPM, arXiv 2006.11239; Nichol and Dhariwal, learned variance, arXiv 2102.09672, as in
-openai/guided-diffusion and facebookresearch/DiT; Salimans and Ho, v, arXiv 2202.00512; Lipman et al., flow matching, arXiv 2210.02747; Ma et al., SiT,
-arXiv 2401.08740; Esser et al., logit-normal times, arXiv 2403.03206; Yao et al., direction loss, arXiv 2501.01423.
+openai/guided-diffusion and facebookresearch/DiT; Salimans and Ho, v, arXiv 2202.00512; Lipman et al., flow matching,
+arXiv 2210.02747; Ma et al., SiT, arXiv 2401.08740; Esser et al., logit-normal times, arXiv 2403.03206; Yao et al., direction
+loss, arXiv 2501.01423.
 """
 
 from __future__ import annotations

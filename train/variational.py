@@ -4,8 +4,8 @@
     t = 0   −log of the probability of x in bins of 1/127.5 around its value, the outer bins open
 
 in bits a number. Source: Nichol and Dhariwal, ICML 2021, arXiv 2102.09672, equations 10 to 15. As there, the normal
-distribution function is its tanh approximation and β̃_0, which is 0, is replaced by β̃_1; the bins are those of 8-bit pictures in [−1, 1], and
-are used on latents as well, as DiT does.
+distribution function is its tanh approximation and β̃_0, which is 0, is replaced by β̃_1; the bins are those of 8-bit pictures
+in [−1, 1], and are used on latents as well, as DiT does.
 """
 
 from __future__ import annotations
