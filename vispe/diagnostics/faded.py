@@ -41,6 +41,12 @@ class Faded:
             way: torch.full((count, 1), value, device=like.device, dtype=torch.float32, requires_grad=grad) for way in WAYS
         }
 
+    def look(self, x: Tensor, ctx: Any) -> Any:
+        return self.encoding.look(x, ctx)
+
+    def projected(self, y: Tensor, ctx_q: Any) -> Tensor:
+        return fade(y, self.encoding.projected(y, ctx_q), self.amount["values"])
+
     def meet(self, ctx_q: Any, ctx_k: Any) -> tuple[Any, Any]:
         return self.encoding.meet(ctx_q, ctx_k)
 

@@ -86,6 +86,7 @@ def attention_logits(host: EncodedVisionTransformer, i: int, x: Tensor, ctx: lis
     attn, normed = host.blocks[i].attn, host.blocks[i].norm1(x)
     q, k, _ = attn.qkv(normed).unflatten(-1, (3, attn.num_heads, attn.head_dim)).permute(2, 0, 3, 1, 4).unbind(0)
     q, k = attn.q_norm(q), attn.k_norm(k)
+    own = encoding.look(normed, own)
     bias = encoding.bias(q, k, own, own)
     q, k = encoding.qk(q, k, own, own)
     logits = (q * attn.scale).float() @ k.float().mT

@@ -14,13 +14,16 @@ from .cape import Cape
 from .comrope import ComRoPEAP, ComRoPELD
 from .coord_fourier import CoordFourier
 from .cpe import Cpe
+from .epipolar import Epipolar
 from .eva02_at import Eva02At
 from .fire import Fire
 from .fire2d import Fire2d
+from .grape_multimodal import GrapeMultimodal
 from .gta import Gta
 from .gta2d import Gta2d
 from .harope import HARoPE
 from .irpe import Irpe
+from .kpe import Kpe
 from .kprpe import KPRPE
 from .learnable_fourier import LearnableFourier
 from .learned import Learned
@@ -38,6 +41,10 @@ from .petr import Petr
 from .petr_3dppe import Petr3dppe
 from .plucker import Plucker
 from .prope import Prope
+from .ray_distance import RayDistance
+from .ray_fourier import RayFourier
+from .rayrope import Rayrope
+from .roce import Roce
 from .rope3d import Rope3d
 from .rope_axial import RopeAxial
 from .rope_diffusers import RopeDiffusers
@@ -77,6 +84,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "eva02_at": Eva02At,
     "md_lrpe": MdLrpe,
     "ms_grape": MsGrape,
+    "grape_multimodal": GrapeMultimodal,
     "rope3d": Rope3d,
     "rope_eva02": RopeEva02,
     "harope": HARoPE,
@@ -111,6 +119,12 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "camera_ape": CameraApe,
     "plucker": Plucker,
     "prope": Prope,
+    "kpe": Kpe,
+    "epipolar": Epipolar,
+    "ray_distance": RayDistance,
+    "ray_fourier": RayFourier,
+    "rayrope": Rayrope,
+    "roce": Roce,
     "petr": Petr,
     "streampetr": StreamPetr,
     "petr_3dppe": Petr3dppe,

@@ -19,7 +19,7 @@ class Card:
     title: str
     family: str  # "none", "additive", "rotary", "bias", "conditional", "transform"
     axes: tuple[int, ...]  # numbers of coordinate axes it accepts
-    injection: tuple[str, ...]  # the hooks it uses: tokens, between, qk, v, out, bias, mix, beside, hidden
+    injection: tuple[str, ...]  # the hooks it uses: tokens, between, look, qk, v, out, bias, mix, beside, projected, hidden
     formula: str
     needs: tuple[str, ...] = ("coords",)  # coords, grid
     paper: str = ""
@@ -101,6 +101,10 @@ class Encoding(nn.Module):
         """Act on the tokens after block i; i = -1 is ahead of block 0. x (B, prefix + N, C)."""
         return x
 
+    def look(self, x: Tensor, ctx: Any) -> Any:
+        """The context, with what the tokens that enter attention say: once for each side. x (B, prefix + N, C)."""
+        return ctx
+
     def meet(self, ctx_q: Any, ctx_k: Any) -> tuple[Any, Any]:
         """Contexts of both sides in common terms (one frame for all cameras), ahead of the other hooks of attention."""
         return ctx_q, ctx_k
@@ -129,6 +133,10 @@ class Encoding(nn.Module):
         """What the values (B, H, Nk, D), untransformed, add to the attention's output (B, H, Nq, D) past the probabilities."""
         return None
 
+    def projected(self, y: Tensor, ctx_q: Any) -> Tensor:
+        """Transform attention's result behind its output projection. y (B, Nq, C)."""
+        return y
+
     def hidden(self, h: Tensor, ctx: Any) -> Tensor:
         """Act inside the block's MLP, ahead of its activation. h (B, prefix + N, hidden channels)."""
         return h
@@ -156,6 +164,9 @@ class Composed:
 
     def __init__(self, members: Sequence[Encoding]) -> None:
         self.members = tuple(members)
+
+    def look(self, x: Tensor, ctx: Sequence[Any]) -> Sequence[Any]:
+        return tuple(member.look(x, c) for member, c in zip(self.members, ctx))
 
     def meet(self, ctx_q: Sequence[Any], ctx_k: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         pairs = [member.meet(cq, ck) for member, cq, ck in zip(self.members, ctx_q, ctx_k)]
@@ -194,6 +205,11 @@ class Composed:
         parts = [m.beside(v, cq, ck) for m, cq, ck in zip(self.members, ctx_q, ctx_k)]
         parts = [p for p in parts if p is not None]
         return sum(parts[1:], parts[0]) if parts else None
+
+    def projected(self, y: Tensor, ctx_q: Sequence[Any]) -> Tensor:
+        for member, cq in reversed(list(zip(self.members, ctx_q))):
+            y = member.projected(y, cq)
+        return y
 
     def hidden(self, h: Tensor, ctx: Sequence[Any]) -> Tensor:
         for member, c in zip(self.members, ctx):

@@ -51,6 +51,7 @@ class Cape(Encoding):
         paper="https://arxiv.org/abs/2402.03908",
         year=2024,
         code="kxhit/EscherNet",
+        licence="Imperial College, non-commercial research",
         cases=2,
         relative=True,
     )

@@ -4,8 +4,8 @@
 
 Paper: Prakash et al., Mitigating Perspective Distortion-induced Shape Ambiguity in Image Crops, ECCV 2024, arXiv 2312.06594.
 Code: ap229997/ambiguity@ff8284b (no π; L = 4 for hands, 8 for depth and detection). "dense": the angle of every token.
-"center_corner": of the middle and the four corners of the image, one and the same for all tokens. Intrinsics follow a crop and a
-resize (`crop_intrinsics`, `resize_intrinsics`), so that a crop's tokens get the angles that they had in the whole image.
+"center_corner": of the middle and the four corners of the image, one and the same for all tokens. Intrinsics follow a crop and
+a resize (`crop_intrinsics`, `resize_intrinsics`), so that a crop's tokens get the angles that they had in the whole image.
 Adding W·f equals appending f to the channels ahead of a 1x1 convolution; net="mlp" is what the same authors put into ViTs.
 Different here: angles are taken at the centre of every token, turned the right way. Released dense maps of ARCTIC
 (`arctic_map`) are transposed, start at the corner of a canvas whatever the size of the crop, and are 0 elsewhere; those of
@@ -95,7 +95,7 @@ class Kpe(Encoding):
         paper="https://arxiv.org/abs/2312.06594",
         year=2024,
         code="ap229997/ambiguity",
-        licence="",
+        licence="none stated",
         cases=2,
     )
     neutral_zeros = ("proj",)

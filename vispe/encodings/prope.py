@@ -61,6 +61,7 @@ class Prope(Encoding):
         paper="https://arxiv.org/abs/2507.10496",
         year=2025,
         code="liruilong940607/prope",
+        licence="MIT",
         cases=2,
         relative=True,
     )

@@ -1,13 +1,14 @@
 """Distance of rays in space as a bias: tokens whose rays pass far from each other attend less (GBT).
 
-    a_ij ← a_ij − γ² · dist(ray_i, ray_j);   dist = |d_i·m_j + d_j·m_i| / |d_i × d_j|,  parallel rays |d_i × (m_i − m_j)| / |d_i|²
+    a_ij ← a_ij − γ² · dist(ray_i, ray_j)
+    dist = |d_i·m_j + d_j·m_i| / |d_i × d_j|, for parallel rays |d_i × (m_i − m_j)| / |d_i|²
 
 Paper: Venkat et al., Geometry-biased Transformers for Novel View Synthesis, arXiv 2301.04650. Source read: the GBT baseline in
-autonomousvision/gta@1dcbd37, source/utils/gbt.py (MIT). γ is one learned number a layer, 1 at the start. GBT also feeds sines of
-(d, m) to its tokens: `ray_fourier` with form="gbt", composed by "ray_fourier+ray_distance". Different here: the cross product
-runs over the last axis always (released code takes another one when a batch or a number of rays is 3); rays count from the first
-camera, ahead of rounding. The distance jumps where rays turn parallel (|d_i × d_j| <= eps), as released. Pairs with prefix
-tokens get 0. Cost: a table of all pairs in every layer.
+autonomousvision/gta@1dcbd37, source/utils/gbt.py (MIT). γ is one learned number a layer, 1 at the start. GBT also feeds sines
+of (d, m) to its tokens: `ray_fourier` with form="gbt", composed by "ray_fourier+ray_distance". Different here: the cross
+product runs over the last axis always (released code takes another one when a batch or a number of rays is 3); rays count from
+the first camera, ahead of rounding. The distance jumps where rays turn parallel (|d_i × d_j| <= eps), as released. Pairs with
+prefix tokens get 0. Cost: a table of all pairs in every layer.
 """
 
 from __future__ import annotations
@@ -75,7 +76,6 @@ class RayDistance(Encoding):
         relative=True,
     )
     per_layer = True
-    neutral_zeros = ()
 
     def __init__(self, *, dim: int, num_heads: int, axes: int = 2, eps: float = 1e-6, scale: float = 1.0) -> None:
         super().__init__(dim=dim, num_heads=num_heads, axes=axes)

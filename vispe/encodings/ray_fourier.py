@@ -27,7 +27,7 @@ STARTS = {"srt": (-5, 0), "gbt": (-6, -6)}  # first octaves of both halves
 
 
 def octaves(x: Tensor, count: int, first: int, *, outside: Literal["axis", "octave"]) -> Tensor:
-    """[all sines | all cosines] of x·2^k·π, k from `first` on, (..., 2 · A · count) of x (..., A), one of both running outside."""
+    """[all sines | all cosines] of x·2^k·π, k from `first` on, (..., 2 · A · count) of x (..., A); axis or octave outside."""
     freqs = math.pi * 2.0 ** torch.arange(first, first + count, dtype=x.dtype, device=x.device)
     angle = x[..., None] * freqs  # (..., A, count)
     angle = (angle if outside == "axis" else angle.mT).flatten(-2)

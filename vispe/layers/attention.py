@@ -85,6 +85,7 @@ class Attention(TimmAttention):
     ) -> Tensor:
         """x (B, N, C); `ctx` is the encoding's context of these N tokens."""
         batch, count, _ = x.shape
+        ctx = encoding.look(x, ctx)
         gate = self.gate(x).sigmoid() if self.gate is not None else None
         qkv = self.qkv(x).reshape(batch, count, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
         q, k, v = qkv.unbind(0)  # (B, H, N, D)
@@ -94,7 +95,7 @@ class Attention(TimmAttention):
         )
         o = self.norm(o.transpose(1, 2).reshape(batch, count, self.attn_dim))
         o = o if gate is None else o * gate
-        return self.proj_drop(self.proj(o))
+        return self.proj_drop(encoding.projected(self.proj(o), ctx))
 
 
 class CrossAttention(nn.Module):
@@ -141,10 +142,11 @@ class CrossAttention(nn.Module):
         attn_mask: Tensor | None = None,
     ) -> Tensor:
         """x (B, Nq, C) attends to context (B, Nk, C'); contexts of the encoding belong to x and to context."""
+        ctx_q, ctx_k = encoding.look(x, ctx_q), encoding.look(context, ctx_k)
         q = self.q(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, H, Nq, D)
         k, v = self.kv(context).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # (B, H, Nk, D)
         q, k = self.q_norm(q), self.k_norm(k)
         o = attend(
             q, k, v, encoding, ctx_q, ctx_k, scale=self.scale, mask=attn_mask, drop=self.attn_drop, fused=self.fused_attn
         )
-        return self.proj_drop(self.proj(o.transpose(1, 2).flatten(2)))
+        return self.proj_drop(encoding.projected(self.proj(o.transpose(1, 2).flatten(2)), ctx_q))

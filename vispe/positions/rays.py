@@ -184,6 +184,7 @@ def orbit(azimuth: Tensor, polar: Tensor, radius: float | Tensor = 3.5) -> Tenso
 
     SPAD and Zero123 describe cameras so, and call the polar angle elevation.
     """
-    azimuth, polar, radius = torch.broadcast_tensors(*(torch.as_tensor(t, dtype=torch.float64) for t in (azimuth, polar, radius)))
+    numbers = (torch.as_tensor(t, dtype=torch.float64) for t in (azimuth, polar, radius))
+    azimuth, polar, radius = torch.broadcast_tensors(*numbers)
     level = radius * polar.sin()
     return look_at(torch.stack((level * azimuth.cos(), level * azimuth.sin(), radius * polar.cos()), dim=-1), (0.0, 0.0, 0.0))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import replace
 
-from vispe.encodings.rayrope import ray_angles, ray_attention
-from vispe.positions import lattice
+from vispe.encodings.rayrope import Rayrope
+from vispe.layers import attend
+from vispe.positions import camera_grid
 
 from ..cases import Case
 from .common import Results
@@ -14,10 +15,9 @@ from .common import Results
 def run(case: Case) -> Results:
     c, i = case.config, case.inputs
     assert (c["kind"], c["pos_enc_type"], c["depth_encoding"]) == ("rayrope", "d_pj+0_3d", "d"), c
-    grid = torch.tensor([c["patches_x"], c["patches_y"]])
-    cells = torch.cat((lattice((c["patches_y"], c["patches_x"])).flip(-1) / grid, 1 / grid[None]))
-    cos, sin = ray_angles(
-        i["viewmats_w2c"], i["Ks"], (c["image_height"], c["image_width"]), cells, i["predicted_logdepth_sigma"],
-        rays=c["rays_per_patch"], pairs=c["head_dim"] // 2, base=c["freq_base"],
-    )  # fmt: skip
-    return {"out.attention_output": ray_attention(i["q"], i["k"], i["v"], cos, sin, scale=c["head_dim"] ** -0.5)}
+    heads = i["q"].shape[1]
+    encoding = Rayrope(dim=heads * c["head_dim"], num_heads=heads, rays=c["rays_per_patch"], base=c["freq_base"])
+    size = (c["image_height"], c["image_width"])
+    ctx = encoding.prepare(camera_grid(c["patches_y"], c["patches_x"], i["viewmats_w2c"], i["Ks"], size))
+    ctx = replace(ctx, depth=i["predicted_logdepth_sigma"])
+    return {"out.attention_output": attend(i["q"], i["k"], i["v"], encoding, ctx, ctx, scale=c["head_dim"] ** -0.5)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from vispe.encodings.roce import camera_phases, rope_angles, turn_heads
+from vispe.encodings.roce_phases import camera_phases, rope_angles, turn_heads
 from vispe.positions import lattice
 
 from ..cases import Case
