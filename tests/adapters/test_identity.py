@@ -16,6 +16,7 @@ WITHOUT = {
     "sincos2d": "fixed", "sincos3d": "fixed", "loope": "fixed", "rope_axial": "fixed", "rope_dinov3": "fixed",
     "rope_eva02": "fixed", "rope3d": "fixed", "eva02_at": "fixed", "gta2d": "fixed", "alibi2d": "fixed", "lookhere": "fixed",
     "rope_timm": "fixed, unless kind='mixed'", "ms_grape": "frequencies are exponentials, never 0",
+    "grape_multimodal": "planes and mixing weights are normalised, never 0",
     "harope": "its rotation is fixed", "rope_points": "fixed", "rope_diffusers": "fixed",
     "swinv2_cpb": "16 times a sigmoid, never 0", "md_lrpe": "cosines are flat at 0, unless form='rotate'",
 }  # fmt: skip

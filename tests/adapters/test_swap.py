@@ -42,7 +42,7 @@ MODELS = {
 }
 WITHOUT_IDENTITY = [  # fixed functions of positions, exponentials, sigmoids, a cosine at its top
     "sincos2d", "rope_axial", "rope_dinov3", "rope_eva02", "eva02_at", "gta2d", "alibi2d", "lookhere", "loope", "md_lrpe",
-    "ms_grape", "swinv2_cpb", "rope3d", "sincos3d", "harope", "rope_points",
+    "ms_grape", "grape_multimodal", "swinv2_cpb", "rope3d", "sincos3d", "harope", "rope_points",
     "rope_diffusers",
 ]  # fmt: skip
 

@@ -35,6 +35,9 @@ OPTIONS = {
     "eva02_at": dict(theta=30.0, time_theta=20.0, pretrain_grid=6, resize="extend"),
     "md_lrpe": dict(form="rotate", base=30.0, spread="head", learn_theta=False, resize="rescale"),
     "ms_grape": dict(theta=30.0, heads="per_head", log_scale=0.5, resize="rescale"),
+    "grape_multimodal": dict(
+        mode="block_mixed", planes=2, block_size=8, theta=30.0, log_scale=0.5, start="random", resize="rescale"
+    ),
     "rope3d": dict(theta=30.0, preset="vjepa2", resize="rescale"),
     "rope_eva02": dict(theta=30.0, pretrain_grid=6, resize="extend"),
     "harope": dict(theta=30.0, mode="shared", resize="rescale"),

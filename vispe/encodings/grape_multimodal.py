@@ -83,7 +83,7 @@ class GrapeMultimodal(Encoding):
         paper="https://arxiv.org/abs/2512.07805",
         year=2025,
         code="JJJYmmm/Multimodal-RoPEs",
-        licence="Apache-2.0",
+        licence="MIT",
         cases=3,
     )
     no_decay = ("first", "second", "mixing")

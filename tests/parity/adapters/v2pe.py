@@ -1,4 +1,4 @@
-"""OpenGVLab/V2PE: fractional ids of visual tokens."""
+"""OpenGVLab/V2PE: fractional ids of visual tokens; and JJJYmmm/Multimodal-RoPEs' reading, one span for a whole block."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from vispe.positions.segments import Segment, Text, Tiles
 from vispe.positions.sequence import build_ids, pack
 
 from ..cases import Case
+from ..sequence_layout import rotated, sequence, sequence_rotary
 from .common import Results
 
 IMAGE_TOKEN = 92546  # behind <img> 92544 and </img> 92545 in InternVL's vocabulary
@@ -30,7 +31,17 @@ def run(case: Case) -> Results:
         return {f"out.position_ids_delta_{n.numerator}_{n.denominator}": ids(case, d) for d, n in names.items()}
     if "strides" in case.inputs:
         return {"out.position_ids": ids(case, case.inputs["strides"].double() / c["tokens_per_tile"])}
-    return {"out.position_ids": ids(case, c["delta"])}
+    if "visual_stride" in c:
+        made = sequence(case, create_scheme("v2pe", span=c["visual_stride"]))
+        deltas = torch.tensor(made.next_ids)[:, None] - made.mask.shape[1]
+        return {"out.position_ids": made.ids, "out.rope_deltas": deltas} | rotary(case, made.ids[:1])
+    placed = ids(case, c["delta"])
+    return {"out.position_ids": placed} | (rotary(case, placed[None]) if "head_dim" in c else {})
+
+
+def rotary(case: Case, placed: Tensor) -> Results:
+    """What the files keep of the rotation by ids (1, B, S)."""
+    return rotated(case, sequence_rotary(case, create_scheme("v2pe"), sections=None), placed)
 
 
 def ids(case: Case, delta: float | Tensor) -> Tensor:

@@ -29,7 +29,7 @@ class CircleRope(Scheme):
         alpha: share of the polar angle.
         radius: in ids, "auto" for the largest centred coordinate, "auto-k" for k times it.
         move_to_origin: centre coordinates at (max + min) / 2.
-        blend: `dff_rate`, share of the ring against the plane without it; None for the ring alone.
+        blend: `dff_rate`, share of the grid itself, laid into the same plane, against the ring; None for the ring alone.
         move_to_positive: "auto" adds the size of the smallest id, a number adds that on top; None leaves ids around 0.
         layers: which layers use the circle ("alternate": the even ones, strategy 4 of the code), the others Qwen2.5-VL's grid.
     """
@@ -71,7 +71,7 @@ class CircleRope(Scheme):
         radius = self.radius if not isinstance(self.radius, str) else reach * float(self.radius.partition("-")[2] or 1)
         ring = _plane(radius * angle.cos(), radius * angle.sin())
         if self.blend is not None:
-            ring = self.blend * ring + (1 - self.blend) * _flat(x, y)
+            ring = (1 - self.blend) * ring + self.blend * _plane(x, y)
         if self.move_to_positive is not None:
             ring = ring + ring.min().abs() + (0 if self.move_to_positive == "auto" else self.move_to_positive)
         return ring.flip(0)
@@ -81,10 +81,6 @@ def _plane(a: Tensor, b: Tensor) -> Tensor:
     u = torch.tensor([-1.0, 1.0, 0.0], dtype=torch.float64)[:, None] / math.sqrt(2)
     v = torch.tensor([-1.0, -1.0, 2.0], dtype=torch.float64)[:, None] / math.sqrt(6)
     return u * a + v * b
-
-
-def _flat(x: Tensor, y: Tensor) -> Tensor:
-    return torch.stack((x, y, torch.zeros_like(x)))
 
 
 @dataclass(frozen=True)
