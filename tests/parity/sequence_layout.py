@@ -32,6 +32,7 @@ from .adapters.common import Results, gradients, leaves
 from .cases import Case
 
 TOKENS = {"image_token_id": 151655, "video_token_id": 151656, "audio_token_id": 151646}  # Qwen's vocabulary
+Minus = Literal["padded", "valid"]
 KINDS = ("text", "image", "video", "audio")
 
 
@@ -50,15 +51,18 @@ class Grids:
         assert t == 1 and h * w <= tokens, f"an image of {t} x {h} x {w} in a run of {tokens} tokens"
         return Image(h, w)
 
+    def second(self) -> float | None:
+        """Of the next video."""
+        self.place += 1
+        return self.seconds[self.place - 1] if self.seconds else None
+
     def video(self, tokens: int) -> Video:
         if not self.frames:
             t, h, w = self.videos.pop(0)
+            seconds = self.second()
             if t * h * w <= tokens:
-                seconds = self.seconds[self.place] if self.seconds else None
-                self.place += 1
                 return Video(t, h, w, seconds=seconds)
             self.frames = [(1, h, w)] * t
-            self.place += 1
         _, h, w = self.frames.pop(0)
         assert h * w <= tokens, f"a frame of {h} x {w} in a run of {tokens} tokens"
         return Video(1, h, w)
@@ -135,31 +139,40 @@ class SequenceIds:
     mask: Tensor
     next_ids: tuple[float, ...]
 
-    def deltas(self, minus: Literal["padded", "valid"]) -> Tensor:
-        """Official rope_deltas (B, 1): largest id of a row's tokens + 1 − its tokens, with or without padding."""
-        tops = [ids[:, m].max() + 1 for ids, m in zip(self.ids.unbind(1), self.mask)]
+    def deltas(self, minus: Minus = "padded", axis: int | None = None) -> Tensor:
+        """Official rope_deltas (B, 1): largest id of a row's tokens (of one axis, or of all) + 1 − its tokens, with or
+        without padding."""
+        ids = self.ids if axis is None else self.ids[axis : axis + 1]
+        tops = [row[:, m].max() + 1 for row, m in zip(ids.unbind(1), self.mask)]
         less = self.mask.sum(dim=1) if minus == "valid" else torch.full((len(tops),), self.mask.shape[1])
         return (torch.stack(tops) - less.to(self.ids.dtype))[:, None]
 
-    def results(self, *, minus: Literal["padded", "valid"] = "padded", dtype: torch.dtype | None = None) -> Results:
+    def results(self, *, minus: Minus = "padded", axis: int | None = None, dtype: torch.dtype | None = None) -> Results:
         dtype = dtype or self.ids.dtype
-        return {"out.position_ids": self.ids.to(dtype), "out.rope_deltas": self.deltas(minus).to(dtype)}
+        return {"out.position_ids": self.ids.to(dtype), "out.rope_deltas": self.deltas(minus, axis).to(dtype)}
 
 
 def sequence(
-    case: Case, scheme: Scheme, *, rows: list[list[Segment]] | None = None, axes: int = 3, **options: Any
+    case: Case,
+    scheme: Scheme,
+    *,
+    rows: list[list[Segment]] | None = None,
+    pad: float | None = None,
+    axes: int = 3,
+    **options: Any,
 ) -> SequenceIds:
     """Ids of the case. One-row schemes are repeated on `axes` rows, as the official code hands them to its rotary.
 
     Args:
         rows: segments, where `rows_of` does not know the layout.
+        pad: id of padding; None for `pad_value`.
         options: of `build_ids` (rates of one number for all rows' segments are the scheme's own business).
     """
     rows = rows_of(case) if rows is None else rows
     built = [build_ids(segments, scheme, row=i, **options) for i, segments in enumerate(rows)]
     valid = valid_tokens(case) if "input_ids" in case.inputs else None
     side = "left" if valid is not None and not valid[:, 0].all() else "right"
-    ids, mask = pack([ids for ids, _ in built], side=side, pad=pad_value(case, scheme))
+    ids, mask = pack([ids for ids, _ in built], side=side, pad=pad_value(case, scheme) if pad is None else pad)
     assert valid is None or torch.equal(mask, valid), "the row's segments do not fill its valid tokens, on one side"
     if ids.shape[0] == 1:
         ids = ids.expand(axes, -1, -1)
@@ -187,3 +200,8 @@ def rotated(case: Case, rotary: SequenceRotary, ids: Tensor) -> Results:
         loss = (q * case.inputs["cotangent_q"]).sum() + (k * case.inputs["cotangent_k"]).sum()
         out |= gradients(loss, inputs)
     return out
+
+
+def tolerance(case: Case, key: str) -> float | None:
+    """For adapters to pass on: these tables are computed as the official ones are, so that they nearly agree bit by bit."""
+    return 1e-7 if key.startswith("out.inv_freq") else 1e-5 if key.startswith("grad.") else None

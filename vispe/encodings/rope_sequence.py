@@ -177,7 +177,7 @@ class SequenceRotary(nn.Module):
         elif allocation is not None or sections is not None:
             raise ValueError("SequenceRotary: a map of your own (axes=) leaves no room for an allocation or sections.")
         if 2 * axes.pairs > self.head_dim:
-            raise ValueError(f"SequenceRotary: {axes.pairs} pairs need {2 * axes.pairs} channels, got head_dim={self.head_dim}.")
+            raise ValueError(f"SequenceRotary: {axes.pairs} pairs need {2 * axes.pairs} channels, head_dim is {self.head_dim}.")
         if self.scheme is not None and self.scheme.axes not in (1, axes.axes) and axes.axes > 1:
             raise ValueError(
                 f"SequenceRotary: {type(self.scheme).__name__} makes {self.scheme.axes} rows of ids, the map reads {axes.axes}."

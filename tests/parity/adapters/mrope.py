@@ -5,8 +5,10 @@ from __future__ import annotations
 from vispe.positions.schemes import create_scheme
 
 from ..cases import Case
-from ..sequence_layout import rotated, sequence, sequence_rotary
+from ..sequence_layout import rotated, sequence, sequence_rotary, tolerance
 from .common import Results
+
+__all__ = ["run", "tolerance"]
 
 
 def preset(c: dict) -> str:

@@ -104,6 +104,19 @@ def counting(n: int) -> Tensor:
     return torch.arange(n, dtype=torch.float64)
 
 
+def clock(video: Video, who: str, rate: float) -> Tensor:
+    """Frame · seconds · rate, (frames,) float64 with float32's roundings.
+
+    Released models floor such products, and were trained on what float32 makes of them: frame 1 at 0.04 s and 25 ids a second
+    is at 1, though float32's 0.04 is a little less.
+    """
+    if video.seconds is None:
+        times = video.times(who).float()
+    else:
+        times = torch.arange(video.frames) * torch.tensor(video.seconds, dtype=torch.float32)
+    return (times * rate).double()
+
+
 def cells(times: Tensor, height: int, width: int) -> Tensor:
     """(time, row, column) of every token of a video whose frames have these times, (3, frames · height · width) float64."""
     out = torch.empty(3, times.shape[0], height, width, dtype=torch.float64)

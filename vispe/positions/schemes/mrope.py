@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from torch import Tensor
+
 from ..segments import Video
-from .base import Block, Scheme, cells, counting
+from .base import Block, Scheme, cells, clock, counting
 
 PRESETS = ("qwen", "transformers_4", "transformers_5")
 
@@ -35,13 +37,13 @@ class MRoPE(Scheme):
         if self.tokens_per_second is not None and not self.tokens_per_second > 0:
             raise ValueError(f"mrope: tokens_per_second must be positive or None, got {self.tokens_per_second}.")
 
-    def times(self, video: Video, still: bool):
+    def times(self, video: Video, still: bool) -> Tensor:
         if still or self.tokens_per_second is None:
             return counting(video.frames)
         if self.preset == "transformers_4":
             frames = counting(video.frames)
             return (video.times("mrope") / frames.clamp(min=1)).trunc() * frames * self.tokens_per_second
-        return (video.times("mrope") * self.tokens_per_second).floor()
+        return clock(video, "mrope", self.tokens_per_second).floor()
 
     def grid(self, video: Video, rate: float, *, still: bool) -> Block:
         times = self.times(video, still)

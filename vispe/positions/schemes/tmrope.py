@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..segments import AudioVideo, Video
-from .base import Block, Scheme, cells, counting
+from .base import Block, Scheme, cells, clock, counting
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TMRoPE(Scheme):
     def times(self, video: Video, still: bool) -> Tensor:
         if still:
             return self.ids_per_second * counting(video.frames)
-        times = video.times("tmrope") * self.ids_per_second
+        times = clock(video, "tmrope", self.ids_per_second)
         return times if self.floating else times.floor()
 
     def grid(self, video: Video, rate: float, *, still: bool) -> Block:
