@@ -109,11 +109,11 @@ class DiffusionModule(ScheduledTask):
             raise ValueError(f"DiffusionModule: needs a model dit_{{size}}_{{patch}}_{{encoding}}, got {model!r}")
         self.model = model
         self.net = vispe.create_model(model, **(model_kwargs or {}))
-        self.num_classes, self.in_chans = self.net.config.num_classes, self.net.in_channels
-        self.learn_sigma = self.net.out_channels > self.in_chans and self.net.prediction_type not in FLOWS
+        self.num_classes = self.net.config.num_classes
+        self.learn_sigma = self.net.out_channels > self.net.in_channels and self.net.prediction_type not in FLOWS
         self.objective = self._objective()
         self.policy = None if random_positions is None else RandomPositions(**random_positions)
-        self.latents = latents_of(vae, channels=self.in_chans)
+        self.latents = latents_of(vae, channels=self.net.in_channels)
         self._check_crop()
         self.scheduler()  # a sampler that does not fit the prediction is refused now, not at the first validation
         if grad_checkpointing:
@@ -156,6 +156,12 @@ class DiffusionModule(ScheduledTask):
         vae = self.latents.vae
         factor = 1 if vae is None or self._data_is_latent() else 2 ** (len(vae.config.block_out_channels) - 1)
         return height * factor, width * factor
+
+    @property
+    def in_chans(self) -> int:
+        """Channels that a data module gives."""
+        vae = self.latents.vae
+        return self.net.in_channels if vae is None or self._data_is_latent() else vae.config.in_channels
 
     def _data_is_latent(self) -> bool:
         data = None if self._trainer is None else self.trainer.datamodule

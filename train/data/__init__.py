@@ -5,12 +5,14 @@ from train.data.fashion import FashionMNIST
 from train.data.folder import ImageFolderData
 from train.data.glyph_diffusion import GlyphDiffusion
 from train.data.glyphs import Glyphs
+from train.data.latents import LatentFolder
 from train.data.posed import PosedFolder
+from train.data.rig import RigData
 from train.data.scenes import NvsScenes
 from train.data.shards import WebDatasetData
 from train.data.video import VideoFolderData
 
 __all__ = [
-    "FashionMNIST", "GlyphDiffusion", "Glyphs", "ImageFolderData", "NvsScenes", "PosedFolder", "TwoShotClips",
-    "VideoFolderData", "WebDatasetData",
+    "FashionMNIST", "GlyphDiffusion", "Glyphs", "ImageFolderData", "LatentFolder", "NvsScenes", "PosedFolder", "RigData",
+    "TwoShotClips", "VideoFolderData", "WebDatasetData",
 ]  # fmt: skip

@@ -2,8 +2,10 @@
 
 from .frechet import FeatureStatistics, Statistics, frechet_distance, read_adm, statistics
 from .inception_score import inception_score
+from .judge import GlyphJudge
 from .manifold import precision_recall
 
 __all__ = [
-    "FeatureStatistics", "Statistics", "frechet_distance", "inception_score", "precision_recall", "read_adm", "statistics",
+    "FeatureStatistics", "GlyphJudge", "Statistics", "frechet_distance", "inception_score", "precision_recall", "read_adm",
+    "statistics",
 ]  # fmt: skip
