@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 import train.clip_distill  # noqa: F401
 import train.data  # noqa: F401  makes the short class names known
+import train.detection  # noqa: F401
 import train.diffusion  # noqa: F401
 import train.droppos  # noqa: F401
 import train.image  # noqa: F401
