@@ -7,7 +7,7 @@ sequence out; nothing here looks at token ids.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -61,6 +61,21 @@ class Image:
     def check(self) -> None:
         _sides(height=self.height, width=self.width)
         _count(f"a grid of {self.height} x {self.width}", self.length, self.tokens)
+
+
+@dataclass(frozen=True)
+class BoxedImage(Image):
+    """A reference image that belongs into a box (left, top, right, bottom) of the picture to be made, in its tokens.
+
+    Only scheme "regional_rope" reads the box; to the others it is an image.
+    """
+
+    box: tuple[float, float, float, float] = field(kw_only=True)
+
+    def check(self) -> None:
+        super().check()
+        if len(self.box) != 4 or not (self.box[0] < self.box[2] and self.box[1] < self.box[3]):
+            raise SegmentError(f"a box is (left, top, right, bottom) with left < right and top < bottom, got {self.box}.")
 
 
 @dataclass(frozen=True)

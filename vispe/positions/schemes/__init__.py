@@ -11,6 +11,7 @@ from .circle import CircleRope
 from .generative import ILRope, MMRope, OmniRope
 from .line import V2PE, Line, SharedPosition, TadRope
 from .mrope import MHRoPE, MRoPE, MRoPEInterleave
+from .regional import RegionalRoPE
 from .rings import PyPE, Rings
 from .tiles import IDAlign, RopeDHR
 from .tmrope import TMRoPE, TMRoPE3, audio_tokens
@@ -40,6 +41,7 @@ SCHEMES: dict[str, tuple[type[Scheme], dict[str, Any]]] = {
     "mca": (Rings, {"kind": "manhattan"}),
     "pype": (PyPE, {}),
     "shared_position": (SharedPosition, {}),
+    "regional_rope": (RegionalRoPE, {}),
 }
 
 __all__ = ["Block", "SCHEMES", "Scheme", "audio_tokens", "create_scheme", "list_schemes"]
