@@ -6,9 +6,10 @@
 Paper: Venkat et al., Geometry-biased Transformers for Novel View Synthesis, arXiv 2301.04650. Source read: the GBT baseline in
 autonomousvision/gta@1dcbd37, source/utils/gbt.py (MIT). γ is one learned number a layer, 1 at the start. GBT also feeds sines
 of (d, m) to its tokens: `ray_fourier` with form="gbt", composed by "ray_fourier+ray_distance". Different here: the cross
-product runs over the last axis always (released code takes another one when a batch or a number of rays is 3); rays count from
-the first camera, ahead of rounding. The distance jumps where rays turn parallel (|d_i × d_j| <= eps), as released. Pairs with
-prefix tokens get 0. Cost: a table of all pairs in every layer.
+product runs over the last axis always (released code takes another one when a batch or a number of rays is 3); rays that run
+against each other count as parallel lines (there their moments do not cancel); rays count from the first camera, ahead of
+rounding. The distance jumps where rays turn parallel (|d_i × d_j| <= eps), as released. Pairs with prefix tokens get 0. Cost:
+a table of all pairs in every layer.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ class RayContext:
 
 
 def line_distance(a: Tensor, b: Tensor, eps: float = 1e-6) -> Tensor:
-    """Distances (..., P, Q) of lines (..., P, 6) and (..., Q, 6), d before m; d need not have length 1."""
+    """Distances (..., P, Q) of lines (..., P, 6) and (..., Q, 6), d before m, d of length 1."""
     d1, m1 = a[..., :, None, :].chunk(2, dim=-1)
     d2, m2 = b[..., None, :, :].chunk(2, dim=-1)
     sine = torch.linalg.cross(*torch.broadcast_tensors(d1, d2), dim=-1).norm(dim=-1)
     skew = ((d1 * m2).sum(-1) + (d2 * m1).sum(-1)).abs() / (sine + eps)
-    apart = torch.linalg.cross(*torch.broadcast_tensors(d1, m1 - m2), dim=-1).norm(dim=-1)
+    facing = torch.where((d1 * d2).sum(-1, keepdim=True) < 0, -1.0, 1.0)  # the other direction has the other moment
+    apart = torch.linalg.cross(*torch.broadcast_tensors(d1, m1 - facing * m2), dim=-1).norm(dim=-1)
     return torch.where(sine <= eps, apart / (d1.square().sum(-1) + eps), skew)
 
 
