@@ -62,6 +62,9 @@ class Detections:
             scores.append(score[own])
             scenes += [scene] * int(own.sum())
             centres.append(boxes[own, :2])
+        if not scenes:
+            count = sum(int((labels == label).sum()) for labels, _ in self.truth)
+            return torch.zeros(0, dtype=torch.bool), torch.zeros(0), count
         truth = [boxes[labels == label, :2] for labels, boxes in self.truth]
         taken = [torch.zeros(len(t), dtype=torch.bool) for t in truth]
         scores, centres = torch.cat(scores), torch.cat(centres)
