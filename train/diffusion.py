@@ -40,6 +40,8 @@ class DiffusionModule(SamplingTask):
         direction_weight: Weight of the direction loss of flows; LightningDiT has 1.
         noise_schedule: Schedule of DDPM.
         train_steps: Steps of DDPM.
+        resolution_shift: Shift the noise levels of a flow's samples by the root of their tokens over the trained ones, too
+            (part of RPE-2D, and of SD3 at high resolution); training is not changed.
         random_positions: RPE-2D: {span, draws, inference} of ``RandomPositions``; null is off. The draws have a generator of
             their own, made of seed, process, epoch and batch; evaluation never draws.
         random_crop: Resize pictures to up to this multiple and take a random crop of the training size, told to a model with
@@ -79,6 +81,7 @@ class DiffusionModule(SamplingTask):
         direction_weight: float = 0.0,
         noise_schedule: sampling.NoiseSchedule = "linear",
         train_steps: int = 1000,
+        resolution_shift: bool = False,
         random_positions: dict[str, Any] | None = None,
         random_crop: float | None = None,
         sample_sizes: list[tuple[int, int]] | None = None,
@@ -128,10 +131,10 @@ class DiffusionModule(SamplingTask):
                 prediction, times=p.times, logit_mean=p.logit_mean, logit_std=p.logit_std, shift=p.time_shift,
                 direction=p.direction_weight,
             )  # fmt: skip
-        if p.times != "uniform" or p.time_shift != 1 or p.direction_weight:
+        if p.times != "uniform" or p.time_shift != 1 or p.direction_weight or p.resolution_shift:
             raise ValueError(
-                f"DiffusionModule: times, time_shift and direction_weight are for flows, the model predicts {prediction!r}; "
-                f"leave them, or set model_kwargs.prediction_type"
+                f"DiffusionModule: times, time_shift, resolution_shift and direction_weight are for flows, the model predicts "
+                f"{prediction!r}; leave them, or set model_kwargs.prediction_type"
             )
         return Ddpm(prediction, sampling.noise_table(p.noise_schedule, p.train_steps), learn_sigma=self.learn_sigma)
 

@@ -1,26 +1,31 @@
 """Samples of a diffusion task: drawn at any size, and shown while it trains."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
+from timm.layers import to_2tuple
 from torch import Tensor
 
 from train import diffusion_sampling as sampling
 from train.data.scenes import to_uint8
 from train.schedule import ScheduledTask
+from vispe.positions.time_shift import shift_factor
 
 
 class SamplingTask(ScheduledTask):
-    """A task that has `net`, `evaluated`, `policy`, `latents`, `learn_sigma`, `num_classes`, `sizes`, and settings of samples."""
+    """A task with `net`, `evaluated`, `policy`, `latents`, `learn_sigma`, `num_classes`, `sizes`, and settings of samples."""
 
-    def scheduler(self) -> Any:
-        """A new scheduler of diffusers for this objective."""
-        p = self.hparams
+    def scheduler(self, size: tuple[int, int] | None = None) -> Any:
+        """A new scheduler of diffusers for this objective; with `resolution_shift` that of a size."""
+        p, shift = self.hparams, self.hparams.time_shift
+        if p.resolution_shift and size is not None:
+            shift = shift * shift_factor(math.prod(size) // self.net.patch_size**2, math.prod(self.net.train_grid))
         return sampling.make_scheduler(
             self.net.prediction_type, p.sampler, schedule=p.noise_schedule, steps=p.train_steps, learn_sigma=self.learn_sigma,
-            shift=p.time_shift,
+            shift=shift,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -37,7 +42,7 @@ class SamplingTask(ScheduledTask):
         net, mode = self.evaluated, self.evaluated.training
         net.eval()
         found = sampling.draw(
-            net, self.scheduler(), labels, size, count=count, seed=seed, vae=self.latents.vae, **(settings | options)
+            net, self.scheduler(size), labels, size, count=count, seed=seed, vae=self.latents.vae, **(settings | options)
         )
         net.train(mode)
         return found
@@ -45,8 +50,7 @@ class SamplingTask(ScheduledTask):
     def _sample_sizes(self) -> list[tuple[int, int]]:
         if self.hparams.sample_sizes is not None:
             return [tuple(size) for size in self.hparams.sample_sizes]
-        own = self.net.config.input_size
-        height, width = (own, own) if isinstance(own, int) else own
+        height, width = to_2tuple(self.net.config.input_size)
         return [(h * height // self.sizes[0][0], w * width // self.sizes[0][1]) for h, w in self.sizes]
 
     def _show(self, stage: str) -> None:

@@ -34,7 +34,7 @@ def make_scheduler(
         prediction: the model's `prediction_type`.
         sampler: "auto" is "euler" for flows, "ddpm" with a learned variance, else "ddim"; "heun" is for flows; "dpm" is
             DPM-Solver++ for the others.
-        schedule, steps: those of training.
+        schedule, steps: those of training, of DDPM.
         shift: of a flow; diffusers applies it twice, see `vispe.positions.flow_shift`.
     """
     import diffusers
@@ -47,7 +47,7 @@ def make_scheduler(
         raise ValueError(f"sampler: what predicts {prediction!r} is sampled by 'auto' or one of {allowed}, got {sampler!r}.")
     if flow:
         name = "FlowMatchEulerDiscreteScheduler" if sampler == "euler" else "FlowMatchHeunDiscreteScheduler"
-        return getattr(diffusers, name)(num_train_timesteps=steps, shift=shift)
+        return getattr(diffusers, name)(num_train_timesteps=1000, shift=shift)  # models take 1000 σ
     common = {"num_train_timesteps": steps, "beta_schedule": schedule, "prediction_type": prediction}
     if sampler == "dpm":
         return diffusers.DPMSolverMultistepScheduler(**common)

@@ -16,6 +16,7 @@ import torch
 
 from train.checkpoint import readable
 from train.diffusion import DiffusionModule
+from vispe.encodings.extrapolation import Extrapolation
 
 
 def load_task(path: str | Path, *, vae: str | None = None) -> DiffusionModule:
@@ -53,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--guidance", type=float, default=None, help="the recipe's by default")
     found.add_argument("--guide_channels", type=int, default=None, help="official DiT: 3")
     found.add_argument("--extrapolation", default=None, help="ntk, yarn, ... for rotary encodings on larger grids")
+    found.add_argument("--temperature", default="none", help="attention on larger grids: log_n, log_n_up (RPE-2D's), yarn")
     found.add_argument("--vae", default=None, help="folder of the autoencoder that decodes")
     found.add_argument("--seed", type=int, default=0)
     found.add_argument("--batch_size", type=int, default=64)
@@ -63,7 +65,9 @@ def parser() -> argparse.ArgumentParser:
 def main(args: list[str] | None = None) -> None:
     p = parser().parse_args(args)
     task = load_task(p.checkpoint, vae=p.vae).to(p.device)
-    if p.extrapolation is not None:
+    if p.temperature != "none":
+        task.evaluated.set_extrapolation(Extrapolation(p.extrapolation or "none", temperature=p.temperature))
+    elif p.extrapolation is not None:
         task.evaluated.set_extrapolation(p.extrapolation)
     own = task.net.config.input_size
     size = tuple(p.size or ((own, own) if isinstance(own, int) else own))

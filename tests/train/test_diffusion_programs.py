@@ -51,7 +51,11 @@ def test_extrapolation_changes_larger_sizes_alone(checkpoint: Path, tmp_path: Pa
         return np.load(tmp_path / "x.npz")["arr_0"]
 
     assert np.array_equal(made("16"), made("16", "--extrapolation", "ntk"))
-    assert made("32", "--extrapolation", "ntk").shape == (1, 32, 32, 1)
+    assert np.array_equal(made("16"), made("16", "--temperature", "log_n"))
+    larger = [made("32"), made("32", "--extrapolation", "ntk"), made("32", "--extrapolation", "ntk", "--temperature", "log_n")]
+    assert {x.shape for x in larger} == {(1, 32, 32, 1)}
+    with pytest.raises(ValueError, match="temperature must be one of"):
+        made("32", "--temperature", "cold")
 
 
 def test_other_checkpoints_are_refused(tmp_path: Path) -> None:

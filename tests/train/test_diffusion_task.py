@@ -174,6 +174,15 @@ def test_schedulers_fit_the_prediction(prediction: str, sampler: str, name: str)
     assert task.sample([0], (16, 16), guidance=2.0).isfinite().all()
 
 
+def test_larger_sizes_get_more_noise_on_request() -> None:
+    plain, shifted = net_of(time_shift=1.5), net_of(time_shift=1.5, resolution_shift=True)
+    for task, size, alpha in ((plain, (32, 32), 1.5), (shifted, (16, 16), 1.5), (shifted, (32, 64), 1.5 * 8**0.5)):
+        scheduler = task.scheduler(size)
+        scheduler.set_timesteps(4)
+        sigma = torch.linspace(1, scheduler.sigma_min, 4)
+        torch.testing.assert_close(scheduler.sigmas[:4], alpha * sigma / (1 + (alpha - 1) * sigma))
+
+
 def test_an_exact_model_is_sampled_back_to_its_data() -> None:
     """Every objective and sampler together: a model that knows the one picture there is returns it."""
     picture = torch.linspace(-0.9, 0.9, 256).view(1, 1, 16, 16)
