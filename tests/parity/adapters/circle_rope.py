@@ -19,3 +19,9 @@ def run(case: Case) -> Results:
     circle, grid = sequence(case, scheme), sequence(case, scheme.for_layer(1, 36))
     between = {f"{key}_grid_layers": ids for key, ids in grid.results().items()}
     return circle.results() | between | rotated(case, sequence_rotary(case, scheme), circle.ids)
+
+
+def tolerance(case: Case, key: str) -> float | None:
+    """Official starts are rounded to float32 image by image, ours once: a unit in the last place of ids past 64, on the
+    fastest pair."""
+    return 4e-5 if key in ("out.q_rot", "out.k_rot") else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..segments import Video
@@ -59,14 +60,15 @@ class CircleRope(Scheme):
         return chain([Block(ids, ids.max().item() + 1)] * video.frames)
 
     def ring(self, height: int, width: int) -> Tensor:
-        """(3, height · width) float64."""
-        _, y, x = cells(counting(1), height, width)
+        """(3, height · width) float64, of numbers rounded to float32 step by step: ids that weights were trained with."""
+        _, y, x = cells(counting(1), height, width).float()
         if self.move_to_origin:
             x, y = (c - (c.max() + c.min()) / 2 for c in (x, y))
         polar = torch.atan2(y, x)
         low, span = polar.min(), polar.max() - polar.min()
-        polar = (polar - low) / span * 2 * math.pi if span > 0 else torch.zeros_like(polar)
-        angle = self.alpha * polar + (1 - self.alpha) * 2 * math.pi * counting(height * width) / (height * width)
+        polar = (polar - low) / span * (2 * math.pi) if span > 0 else torch.zeros_like(polar)
+        around = counting(height * width).float() / (height * width) * (2 * math.pi)
+        angle = self.alpha * polar + (1 - self.alpha) * around
         reach = torch.stack((x, y)).abs().max().item()
         radius = self.radius if not isinstance(self.radius, str) else reach * float(self.radius.partition("-")[2] or 1)
         ring = _plane(radius * angle.cos(), radius * angle.sin())
@@ -74,13 +76,15 @@ class CircleRope(Scheme):
             ring = (1 - self.blend) * ring + self.blend * _plane(x, y)
         if self.move_to_positive is not None:
             ring = ring + ring.min().abs() + (0 if self.move_to_positive == "auto" else self.move_to_positive)
-        return ring.flip(0)
+        return ring.flip(0).double()
 
 
 def _plane(a: Tensor, b: Tensor) -> Tensor:
-    u = torch.tensor([-1.0, 1.0, 0.0], dtype=torch.float64)[:, None] / math.sqrt(2)
-    v = torch.tensor([-1.0, -1.0, 2.0], dtype=torch.float64)[:, None] / math.sqrt(6)
-    return u * a + v * b
+    """a u + b v, with u and v orthonormal and normal to (1, 1, 1)."""
+    text = F.normalize(torch.ones(3), dim=0)
+    u = F.normalize(torch.tensor([-1.0, 1.0, 0.0]), dim=0)
+    v = F.normalize(torch.linalg.cross(text, u), dim=0)
+    return a * u[:, None] + b * v[:, None]
 
 
 @dataclass(frozen=True)
