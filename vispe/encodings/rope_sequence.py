@@ -213,12 +213,12 @@ class SequenceRotary(nn.Module):
                 dynamic = self.scaling is not None and self.scaling.method == "dynamic"
                 length = math.ceil(ids.max().item() + 1) if dynamic and ids.numel() else 0
             angle = self._angles(ids.float().movedim(0, -1), self.frequencies(length, ids.device))
-            cos, sin = angle.cos(), angle.sin()
+            sin, cos = angle.sin(), angle.cos_()
             amount = 1.0 if self.scaling is None else self.scaling.amount
             if amount != 1:
-                cos, sin = cos * amount, sin * amount
+                cos, sin = cos.mul_(amount), sin.mul_(amount)
                 if self.axes.plain and self.axes.still:
-                    cos = cos.masked_fill((self.axes.rows(ids.device) == STILL)[:, None], 1.0)
+                    cos = cos.masked_fill_((self.axes.rows(ids.device) == STILL)[:, None], 1.0)
         return Rotation(cos, sin)
 
     def _checked(self, ids: Tensor) -> Tensor:
@@ -238,7 +238,7 @@ class SequenceRotary(nn.Module):
         if self.axes.heads == 1:
             rows = self.axes.rows(ids.device)[0]
             picked = ids.index_select(-1, rows.clamp(min=0))  # ahead of the product
-            angle = picked * torch.where(rows == STILL, 0.0, freqs) if self.axes.still else picked * freqs
+            angle = picked.mul_(torch.where(rows == STILL, 0.0, freqs) if self.axes.still else freqs)
             return angle[:, None]
         owner = self.axes.rows(ids.device)[:, 0] if self._whole_heads() else None
         if owner is not None:

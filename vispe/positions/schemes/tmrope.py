@@ -37,6 +37,11 @@ class TMRoPE(Scheme):
             raise ValueError(
                 f"tmrope: ids and chunks a second must be positive, got {self.ids_per_second}, {self.seconds_per_chunk}."
             )
+        if self.ids_per_second * self.seconds_per_chunk < 1:
+            raise ValueError(
+                f"tmrope: a chunk of {self.seconds_per_chunk} s has less than one id at {self.ids_per_second} ids a second; "
+                f"take longer chunks."
+            )
 
     def times(self, video: Video, still: bool) -> Tensor:
         if still:
@@ -60,7 +65,7 @@ class TMRoPE(Scheme):
 
     def chunks(self, seen: Tensor, heard: Tensor) -> tuple[Tensor, int]:
         """Order of the tokens, frames first in each chunk, and the length of the last piece."""
-        width = self.ids_per_second * self.seconds_per_chunk
+        width = int(self.ids_per_second * self.seconds_per_chunk)  # a chunk is a whole number of ids in the code
         parts = [cut(seen[0], width), [p + seen.shape[1] for p in cut(heard[0], width)]]
         pieces = [part[i] for i in range(max(map(len, parts))) for part in parts if i < len(part)]
         return torch.cat(pieces), pieces[-1].numel()
