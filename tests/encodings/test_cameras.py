@@ -7,7 +7,7 @@ import torch
 
 from vispe.encodings import ENCODINGS, create_encoding
 from vispe.layers import CrossAttention, attend
-from vispe.positions import camera_grid, look_at
+from vispe.positions import camera_grid, look_at, patch_grid
 from vispe.positions.camera_formats import invert_pose, make_pose
 
 DIM, HEADS, GRID, SIZE = 96, 2, (3, 4), (24, 32)
@@ -156,3 +156,81 @@ def test_batches_of_three_with_lenses_of_their_own(name):
     for i in range(3):
         one = run(x[i : i + 1], camera_grid(*GRID, pose[i], k[i], SIZE, depth=depth))
         torch.testing.assert_close(every[i : i + 1], one, rtol=2e-4, atol=2e-4)
+
+
+# ---- bad input: an error or a mask, never NaN ---------------------------------------------------------------------------
+
+
+def degenerate(kind):
+    """Cameras that are legal and awkward."""
+    pose, k, depth = poses(), LENSES.clone(), 1 + torch.arange(36) / 20
+    if kind == "one centre":  # three cameras at one place, turned
+        pose[:, :3, 3] = -(pose[:, :3, :3] @ torch.tensor([0.4, -0.3, 1.0], dtype=torch.float64)[:, None])[..., 0]
+    elif kind == "the same camera":
+        pose, k = pose[:1].repeat(3, 1, 1), k[:1].repeat(3, 1, 1)
+    elif kind == "world's origin":  # centres at 0: rays without a moment
+        pose[:, :3, 3] = 0
+    elif kind == "backwards":  # the second sees nothing of what the first sees
+        pose[1, :3, :3] = torch.diag(torch.tensor([1.0, -1, -1], dtype=torch.float64)) @ pose[1, :3, :3]
+        pose[1, 2, 3] *= -1
+        pose[1, 1, 3] *= -1
+    elif kind == "long lens":
+        k[:, :2, :2] *= 1e3
+    elif kind == "unknown depth":
+        depth = torch.zeros(36)
+    return camera_grid(*GRID, pose, k, SIZE, depth=depth)
+
+
+@pytest.mark.parametrize("name", CAMERAS)
+@pytest.mark.parametrize(
+    "kind", ["one centre", "the same camera", "world's origin", "backwards", "long lens", "unknown depth"]
+)
+def test_awkward_cameras_give_no_nan(name, kind):
+    options = {"petr_3dppe": {"depth_source": "given"}}.get(name, {})
+    encoding = build(name, **options)
+    x = torch.randn(1, 36, DIM, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    ctx = encoding.prepare(degenerate(kind))
+    y = encoding.between(encoding.tokens(x, ctx), ctx, -1)
+    ctx = encoding.look(y, ctx)
+    q = y.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    o = encoding.projected(attend(q, q, q, encoding, ctx, ctx, scale=0.1).transpose(1, 2).flatten(2), ctx)
+    assert o.isfinite().all()
+    o.square().mean().backward()
+    assert x.grad.isfinite().all() and all(p.grad is None or p.grad.isfinite().all() for p in encoding.parameters())
+
+
+@pytest.mark.parametrize("name", CAMERAS)
+def test_broken_cameras_are_refused_by_name(name):
+    encoding = build(name)
+    with pytest.raises(ValueError, match="cameras"):
+        encoding.prepare(patch_grid(*GRID))
+    for change, words in (
+        (lambda e, k: (e * torch.tensor([1.2, 1.2, 1.2, 1.0], dtype=torch.float64)[:, None], k), "not orthonormal, .* up to"),
+        (lambda e, k: (e * torch.tensor([-1.0, 1, 1, 1], dtype=torch.float64)[:, None], k), "mirror image"),
+        (lambda e, k: (e.mT, k), "transpose it"),
+        (lambda e, k: (e * float("nan"), k), "3 of 3 have NaN or infinite entries"),
+        (lambda e, k: (e, k * torch.tensor([0.0, 1, 1])[:, None]), "singular|off by"),
+        (lambda e, k: (e, k / torch.tensor([32.0, 24, 1])[:, None]), "look normalised"),
+        (lambda e, k: (e, k.mT), "transpose or rescale"),
+    ):
+        e, k = change(poses(), LENSES)
+        with pytest.raises(ValueError, match=words):
+            encoding.prepare(camera_grid(*GRID, e, k, SIZE))
+
+
+def test_depth_of_another_scale_is_refused():
+    encoding = build("petr_3dppe", depth_source="given")
+
+    def prepare(depth):
+        return encoding.prepare(camera_grid(*GRID, poses(), LENSES, SIZE, depth=depth))
+
+    metres = 1 + torch.arange(36.0)
+    assert prepare(metres).depth.max() <= 61.2
+    with pytest.raises(ValueError, match="look like millimetres: divide them by 1000"):
+        prepare(1000 * metres)
+    with pytest.raises(ValueError, match="largest known depth is 0.9.* normalised or inverse"):
+        prepare(metres / 37)
+    some = torch.where(torch.arange(36) % 3 == 0, metres, 0.0)  # two thirds are not known
+    assert prepare(some).depth.isfinite().all()
+    with pytest.raises(ValueError, match="NaN or infinite entries; set depths that are not known to 0"):
+        prepare(metres * float("nan"))

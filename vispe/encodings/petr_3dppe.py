@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..positions import Positions
+from ..positions.camera_checks import check_depth_scale
 from .base import Card, Encoding, at_least_float32
 from .frustum import (
     RANGE,
@@ -154,6 +155,7 @@ class Petr3dppe(Encoding):
             return PointContext(back, pixels, None, pos.prefix)
         if pos.depth is None:
             raise ValueError("petr_3dppe: depth_source='given', but positions carry none; pass depth=... to with_cameras.")
+        check_depth_scale(pos.depth, self.position_range[3], "petr_3dppe")
         return PointContext(back, pixels, known_depth(pos.depth, pos.depth > 0, self.position_range[3]), pos.prefix)
 
     def bins(self, device: torch.device | None = None) -> Tensor:

@@ -109,6 +109,29 @@ def check_depth(depth: Tensor | None, tokens: int) -> Tensor | None:
     return (depth if depth.ndim == 2 else depth[None]).float()
 
 
+def check_depth_scale(depth: Tensor, far: float, name: str) -> None:
+    """Refuse depth (..., N) whose known (positive) values cannot be metres of a scene that ends at `far`.
+
+    Median beyond ten times the range: millimetres. All below 1 for a range of 10 m or more: inverse or normalised depth.
+    """
+    if torch.compiler.is_compiling():
+        return
+    known = depth[depth > 0]
+    if not len(known):
+        return
+    middle, most = known.median().item(), known.max().item()
+    if middle > 10 * far:
+        raise ValueError(
+            f"{name}: half of the known depths are beyond {middle:.4g}, far outside the range of {far:.4g} m; they look like "
+            f"millimetres: divide them by 1000, or widen position_range."
+        )
+    if most < 1 and far >= 10:
+        raise ValueError(
+            f"{name}: the largest known depth is {most:.4g} for a range of {far:.4g} m; it looks normalised or inverse: pass "
+            f"metres along z, 0 where it is not known."
+        )
+
+
 def _batched(name: str, tensor: Tensor, side: int) -> Tensor:
     if not isinstance(tensor, Tensor) or tensor.ndim not in (3, 4) or tensor.shape[-2:] != (side, side):
         got = tuple(tensor.shape) if isinstance(tensor, Tensor) else repr(tensor)
