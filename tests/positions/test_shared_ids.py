@@ -5,10 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vispe.positions.masks import ring_mask
+from vispe.positions.masks import batch_mask, ring_mask
 from vispe.positions.schemes import create_scheme
 from vispe.positions.segments import Image, Text, Tiles, Video
-from vispe.positions.sequence import build_ids
+from vispe.positions.sequence import build_batch, build_ids
 
 ROW = [Text(2), Image(4, 7), Text(1), Video(2, 3, 5), Image(1, 3), Text(2)]
 
@@ -51,6 +51,25 @@ def test_ring_ids_and_masks(name, layer):
         for n, (other, theirs) in enumerate(tokens):
             same = image is not None and image == theirs
             assert seen[m, n].item() == (other <= place if same else n <= m), (m, n)
+
+
+@pytest.mark.parametrize("name", ["cca", "mrope"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_masks_of_padded_batches(name, side):
+    """Rows alone, in their place; attention with the mask gives what a row alone gives, and padding no NaN."""
+    rows = [ROW, [Text(3)], [Image(3, 3), Text(2)]]
+    masks, batch = batch_mask(rows, name, side=side), build_batch(rows, name, side=side)
+    q, k, v = torch.randn(3, 3, 1, batch.mask.shape[1], 4, generator=torch.Generator().manual_seed(0))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=masks[:, None])
+    assert out.isfinite().all()
+    for i, (row, valid) in enumerate(zip(rows, batch.mask)):
+        n = int(valid.sum())
+        alone = ring_mask(row, name) if name == "cca" else torch.ones(n, n).tril().bool()
+        expected = F.scaled_dot_product_attention(*(t[i, :, valid] for t in (q, k, v)), attn_mask=alone)
+        torch.testing.assert_close(out[i, :, valid], expected)
+        assert masks[i, ~valid].sum() == len(valid) - n == masks[i].diagonal()[~valid].sum()
+    with pytest.raises(ValueError, match="side must be"):
+        batch_mask(rows, name, side="middle")
 
 
 def test_masks_need_rings():

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .schemes import create_scheme
+from .schemes import Scheme, create_scheme
 from .schemes.rings import Rings
 from .segments import Image, Segment, Video
-from .sequence import build_ids
+from .sequence import Side, build_ids
 
 
 def ring_mask(segments: Sequence[Segment], scheme: str | Rings) -> Tensor:
@@ -33,6 +33,23 @@ def ring_mask(segments: Sequence[Segment], scheme: str | Rings) -> Tensor:
 
 def _frames(segment: Segment) -> int:
     return segment.frames if isinstance(segment, Video) else 1
+
+
+def batch_mask(rows: Sequence[Sequence[Segment]], scheme: str | Scheme, *, side: Side = "left") -> Tensor:
+    """What every token of a padded batch sees, (B, S, S) bool: by ring where the scheme has rings, else causal.
+
+    Padding is seen by nobody but itself, so that no softmax is over nothing. `side` is where it goes, as in `pack`.
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"batch_mask: side must be 'left' or 'right', got {side!r}.")
+    scheme = create_scheme(scheme)
+    lengths = [sum(segment.length for segment in row) for row in rows]
+    longest = max(lengths, default=0)
+    out = torch.eye(longest, dtype=torch.bool).repeat(len(rows), 1, 1)
+    for mask, row, n in zip(out, rows, lengths):
+        place = slice(longest - n, longest) if side == "left" else slice(0, n)
+        mask[place, place] = ring_mask(row, scheme) if isinstance(scheme, Rings) else torch.ones(n, n, dtype=torch.bool).tril()
+    return out
 
 
 def document_mask(documents: Tensor) -> Tensor:

@@ -89,7 +89,8 @@ class SharedPosition(Line):
 
     Args:
         unit: what shares an id: a "row" of an image (the experts' scheme of MouSi, arXiv 2401.17221), an "image" (one frame;
-            CogVLM, THUDM/CogVLM f7283b2), or a whole "block" (all frames of a video, all tiles of an image).
+            CogVLM, THUDM/CogVLM f7283b2, where images that touch share one too, because it only sees where visual tokens begin
+            and end), or a whole "block" (all frames of a video, all tiles of an image).
     """
 
     unit: Literal["row", "image", "block"] = "image"
