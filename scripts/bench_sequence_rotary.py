@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import torch
 
+from vispe.encodings.axis_map import default_sections
 from vispe.encodings.rope_sequence import SequenceRotary, full_tables
 from vispe.positions.segments import Image, Segment, Text, Video
 from vispe.positions.sequence import build_ids
@@ -25,13 +26,11 @@ def theirs(name: str, head_dim: int) -> Callable[[torch.Tensor], object]:
     if name == "mrope":
         from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLTextConfig as Config
         from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLRotaryEmbedding as Rotary
-
-        sections = [16, 24, 24]
     else:
         from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig as Config
         from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding as Rotary
-
-        sections = [24, 20, 20]
+    allocation = "chunked" if name == "mrope" else "interleaved"
+    sections = list(default_sections(allocation, pairs=head_dim // 2))
     parameters = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": sections}
     config = Config(hidden_size=head_dim * 2, num_attention_heads=2, num_key_value_heads=2, rope_parameters=parameters)
     config.head_dim = head_dim
@@ -70,7 +69,8 @@ def ratios(contenders: dict[str, Callable[[], object]], base: str, rounds: int) 
 def compare(scheme: str, *, tokens: int, head_dim: int, rounds: int) -> None:
     segments = layout(tokens)
     ids = build_ids(segments, scheme)[0][:, None]
-    official, tables, pairs = theirs(scheme, head_dim), ours(scheme, head_dim, tables=True), ours(scheme, head_dim, tables=False)
+    official = theirs(scheme, head_dim)
+    tables, pairs = (ours(scheme, head_dim, tables=t) for t in (True, False))
     for name, one, other in zip(("cos", "sin"), official(ids), tables(ids)):
         print(f"{scheme} {name}: largest difference {(one - other).abs().max():.1e}")
     made = {

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vispe.encodings.axis_map import STILL, AxisMap, axis_map
 from vispe.encodings.rope_sequence import SequenceRotary, SequenceScaling, full_tables, inverse_frequencies, scaling_of
+from vispe.layers import Attention
 from vispe.positions.schemes import SCHEMES, create_scheme
 from vispe.positions.segments import Image, Text, Video
 from vispe.positions.sequence import build_batch, build_ids
@@ -55,7 +56,7 @@ def test_oracle(name: str) -> None:
     k = torch.randn(2, 4, ids.shape[2], 12, generator=generator, dtype=torch.float64)
     ctx = rotary.prepare(ids)
     for turned, x in zip(rotary.qk(q, k, ctx, ctx), (q, k)):
-        assert torch.allclose(turned, naive(x, ids, rotary.axes, 1e4), atol=3e-5)
+        assert torch.allclose(turned, naive(x, ids, rotary.map, 1e4), atol=3e-5)
         assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1), rtol=1e-6)
 
 
@@ -117,7 +118,7 @@ def test_temperature_reaches_still_pairs_where_official_code_has_it() -> None:
     for allocation, still in (("hope", 1.0), ("alternating_still", amount)):
         rotary = SequenceRotary(head_dim=16, allocation=allocation, scaling=scaling)
         ctx = rotary.prepare(ids)
-        stays = torch.tensor(rotary.axes.axis[0]) == STILL
+        stays = torch.tensor(rotary.map.axis[0]) == STILL
         assert stays.any() and torch.allclose(ctx.cos[..., stays], torch.tensor(still))
         assert (ctx.sin[..., stays] == 0).all()
         turning = (ctx.cos.square() + ctx.sin.square())[..., ~stays]
@@ -240,6 +241,42 @@ def test_ids_that_do_not_fit() -> None:
         SequenceScaling(factor=0.5)
     with pytest.raises(ValueError, match="method must be one of"):
         SequenceScaling("longrope")
+
+# ---- in a decoder ---------------------------------------------------------------------------------------------------
+
+
+def test_vispe_attention_takes_it() -> None:
+    """A causal attention whose last token, with the cache of the others, gives what the whole sequence gives."""
+    rotary = SequenceRotary(head_dim=8, scheme="mrope_interleave", theta=1e4)
+    segments = [Text(2), Image(2, 3), Text(3)]
+    (ctx, *_), (batch, *_) = rotary.prepare_rows([segments, [Text(4)]])
+    attention = Attention(32, num_heads=4, qkv_bias=True).eval()
+    x = torch.randn(2, batch.ids.shape[2], 32, generator=torch.Generator().manual_seed(2))
+    causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril() & batch.mask[:, None, None]
+    causal |= torch.eye(x.shape[1], dtype=torch.bool)  # padding sees itself
+    whole = attention(x, rotary, ctx, causal)
+    alone = attention(x[1:, -4:], rotary, rotary.prepare(build_ids([Text(4)], "mrope_interleave")[0]), causal[1:, :, -4:, -4:])
+    assert torch.allclose(whole[1:, -4:], alone, atol=1e-6)  # padding on the left changes nothing
+    moved = attention(x, rotary, rotary.prepare(batch.ids + 7), causal)
+    assert torch.allclose(moved, whole, atol=1e-5)
+    other = attention(x, rotary, rotary.prepare(batch.ids * 2), causal)
+    assert not torch.allclose(other, whole, atol=1e-3)
+
+
+def test_contexts_by_layer() -> None:
+    """PyPE's ids differ by layer, Circle-RoPE's alternate; layers with equal ids share one object."""
+    segments = [[Text(3), Image(6, 6), Text(2)]]
+    circle, batches = SequenceRotary(head_dim=16, scheme=create_scheme("circle_rope", layers="alternate")).prepare_rows(
+        segments, depth=4
+    )
+    assert circle[0] is circle[2] and circle[1] is circle[3] and circle[0] is not circle[1]
+    assert not torch.equal(batches[0].ids, batches[1].ids) and torch.equal(batches[0].mask, batches[1].mask)
+    _, batches = SequenceRotary(head_dim=16, scheme="pype").prepare_rows(segments, depth=6)
+    assert batches[0].ids.max() > batches[5].ids.max()
+    plain, _ = SequenceRotary(head_dim=16, scheme="mrope").prepare_rows(segments, depth=3)
+    assert plain[0] is plain[1] is plain[2]
+    with pytest.raises(ValueError, match="builds no ids without a scheme"):
+        SequenceRotary(head_dim=16, allocation="chunked").prepare_rows(segments)
 
 
 # ---- speed ----------------------------------------------------------------------------------------------------------

@@ -18,106 +18,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..positions import extrapolate as formulas
 from ..positions.schemes import Scheme, create_scheme
+from ..positions.segments import Segment
+from ..positions.sequence import SequenceBatch, Side, build_batch
 from .axis_map import STILL, Allocation, AxisMap, axis_map
+from .base import Card, Encoding
 from .functional import LAYOUTS, Layout, rotate
 from .rotary import Rotation
+from .sequence_scaling import SequenceScaling, inverse_frequencies, scaling_of
 
-ScalingMethod = Literal["none", "linear", "ntk", "dynamic", "yarn", "videorope++", "mrope++"]
+__all__ = ["SequenceRotary", "SequenceScaling", "full_tables", "inverse_frequencies", "scaling_of"]
+
 Spectrum = Literal["shared", "own"]
 
 
-def inverse_frequencies(pairs: int, theta: float, device: torch.device | None = None) -> Tensor:
-    """theta^(−k/P), (P,) float32: rounded step by step as decoders do, so that ids of thousands give the same cosines."""
-    channels = 2 * pairs
-    return 1.0 / theta ** (torch.arange(0, channels, 2, device=device).float() / channels)
-
-
-@dataclass(frozen=True)
-class SequenceScaling:
-    """Context extension of a decoder.
-
-    Args:
-        method: "linear" divides all frequencies by the factor; "ntk" takes base theta · factor^(d/(d−2)); "dynamic" does so by
-            factor · n / trained − (factor − 1), n the largest id + 1 (of all axes; not the number of tokens), where that passes
-            the trained length; "yarn" as in transformers; "videorope++" (Wiselnn570/VideoRoPE, videorope++_v1) slows the pairs
-            of time alone, by NTK; "mrope++" (same code) leaves time, takes NTK for columns and the mean of NTK and linear for
-            rows; these two without a temperature. With "dynamic", keys that were turned at a shorter length keep their old
-            frequencies in a cache.
-        factor: s, at least 1.
-        trained: ids in training.
-        temperature: of "yarn", by which cosines and sines are multiplied; None for 0.1 ln s + 1.
-        mscale, mscale_all_dim: of "yarn": where both are set, (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1) instead.
-        turns: (beta_fast, beta_slow) of "yarn".
-        truncate: of "yarn", round the ends of its ramp to whole pairs.
-    """
-
-    method: ScalingMethod = "yarn"
-    factor: float = 4.0
-    trained: int = 32768
-    temperature: float | None = None
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    turns: tuple[float, float] = (32.0, 1.0)
-    truncate: bool = True
-
-    def __post_init__(self) -> None:
-        if self.method not in get_args(ScalingMethod):
-            raise ValueError(f"SequenceScaling: method must be one of {get_args(ScalingMethod)}, got {self.method!r}.")
-        if not self.factor >= 1 or self.trained < 2:
-            raise ValueError(
-                f"SequenceScaling: factor must be at least 1 and trained at least 2 ids, got {self.factor} and {self.trained}."
-            )
-
-    @property
-    def amount(self) -> float:
-        """What cosines and sines are multiplied by."""
-        if self.method != "yarn":
-            return 1.0
-        if self.temperature is not None:
-            return self.temperature
-        if self.mscale and self.mscale_all_dim:
-            top, bottom = (formulas.yarn_temperature(self.factor, slope=0.1 * m) for m in (self.mscale, self.mscale_all_dim))
-            return top / bottom
-        return formulas.yarn_temperature(self.factor)
-
-    def apply(self, freqs: Tensor, *, theta: float, length: int, axes: AxisMap) -> Tensor:
-        """Frequencies (P,) for sequences whose largest id is length − 1, float32."""
-        if self.method in ("videorope++", "mrope++"):
-            return self._by_axis(freqs, axes).float()
-        if self.method == "linear":
-            return formulas.interpolate(freqs, self.factor).float()
-        if self.method == "yarn":
-            options = {"turns": self.turns, "truncate": self.truncate, "ends": "released"}
-            return formulas.yarn(freqs, self.factor, theta=theta, span=self.trained, **options).float()
-        if self.method == "none":
-            return freqs
-        dynamic = self.method == "dynamic"
-        scale = formulas.dynamic_growth(length, self.trained, self.factor) if dynamic else self.factor
-        if scale == 1:
-            return freqs
-        base = formulas.ntk_base(theta, 2 * freqs.numel(), scale)
-        return inverse_frequencies(freqs.numel(), base, freqs.device)
-
-    def _by_axis(self, freqs: Tensor, axes: AxisMap) -> Tensor:
-        """The released code counts growth from the first to the last id: (s · L − 1) / (L − 1)."""
-        ntk = formulas.ntk(freqs, (self.trained * self.factor - 1) / (self.trained - 1))
-        time, row, column = (axes.members(axis).to(freqs.device) for axis in range(3))
-        if self.method == "videorope++":
-            return torch.where(time, ntk, freqs.double())
-        mixed = (formulas.interpolate(freqs, self.factor) + ntk) / 2
-        return torch.where(row, mixed, torch.where(column, ntk, freqs.double()))
-
-
-class SequenceRotary(nn.Module):
+class SequenceRotary(Encoding):
     """Rotary by ids of several axes. Without parameters and buffers; one module serves all layers of a decoder.
+
+    It has the hooks of an encoding, so that vispe's attention takes it, but `prepare` takes ids and not positions. It fits any
+    number of heads.
 
     Args:
         head_dim: D, even.
@@ -131,6 +55,8 @@ class SequenceRotary(nn.Module):
         layout: pairs of channels (k, k + P), "half", or (2k, 2k + 1), "interleaved" (OmniGen2).
         scaling: context extension; None for none.
     """
+
+    card = Card("Rotary for sequences", "rotary", (1, 2, 3, 4), ("qk",), "angle_k = ids[map(k)] · theta^(−k/P)", relative=True)
 
     def __init__(
         self,
@@ -146,9 +72,9 @@ class SequenceRotary(nn.Module):
         layout: Layout = "half",
         scaling: SequenceScaling | None = None,
     ) -> None:
-        super().__init__()
         if head_dim < 2 or head_dim % 2:
             raise ValueError(f"SequenceRotary: head_dim must be even and positive, got {head_dim}.")
+        super().__init__(dim=head_dim, num_heads=1, axes=1)
         if not theta > 1:
             raise ValueError(f"SequenceRotary: theta must be above 1, got {theta}.")
         if layout not in LAYOUTS or spectrum not in get_args(Spectrum):
@@ -156,10 +82,11 @@ class SequenceRotary(nn.Module):
                 f"SequenceRotary: layout is one of {LAYOUTS} and spectrum one of {get_args(Spectrum)}, got {layout!r} and "
                 f"{spectrum!r}."
             )
-        self.head_dim, self.theta, self.layout, self.spectrum, self.scaling = head_dim, float(theta), layout, spectrum, scaling
+        self.theta, self.layout, self.spectrum, self.scaling = float(theta), layout, spectrum, scaling
         self.scheme = None if scheme is None else create_scheme(scheme)
-        self.axes = self._map(allocation, sections, axes, kv_heads)
-        if spectrum == "own" and (scaling is not None or self.axes.heads > 1):
+        self.map = self._map(allocation, sections, axes, kv_heads)
+        self.axes = self.map.axes
+        if spectrum == "own" and (scaling is not None or self.map.heads > 1):
             raise ValueError("SequenceRotary: a full spectrum for each axis takes neither a scaling nor a map by heads.")
 
     def _map(
@@ -187,15 +114,15 @@ class SequenceRotary(nn.Module):
     def frequencies(self, length: int = 0, device: torch.device | None = None) -> Tensor:
         """(P,) float32, for sequences whose largest id is length − 1 (which matters to "dynamic" alone)."""
         if self.spectrum == "own":
-            own = [inverse_frequencies(int(self.axes.members(a).sum()), self.theta, device) for a in range(self.axes.axes)]
-            out = torch.zeros(self.axes.pairs, device=device)
+            own = [inverse_frequencies(int(self.map.members(a).sum()), self.theta, device) for a in range(self.axes)]
+            out = torch.zeros(self.map.pairs, device=device)
             for axis, f in enumerate(own):
-                out[self.axes.members(axis).to(out.device)] = f
+                out[self.map.members(axis).to(out.device)] = f
             return out
-        freqs = inverse_frequencies(self.axes.pairs, self.theta, device)
+        freqs = inverse_frequencies(self.map.pairs, self.theta, device)
         if self.scaling is None:
             return freqs
-        return self.scaling.apply(freqs, theta=self.theta, length=length, axes=self.axes)
+        return self.scaling.apply(freqs, theta=self.theta, length=length, axes=self.map)
 
     def prepare(self, ids: Tensor, *, length: int | None = None) -> Rotation:
         """Cosines and sines of a batch.
@@ -217,39 +144,64 @@ class SequenceRotary(nn.Module):
             amount = 1.0 if self.scaling is None else self.scaling.amount
             if amount != 1:
                 cos, sin = cos.mul_(amount), sin.mul_(amount)
-                if self.axes.plain and self.axes.still:
-                    cos = cos.masked_fill_((self.axes.rows(ids.device) == STILL)[:, None], 1.0)
+                if self.map.plain and self.map.still:
+                    cos = cos.masked_fill_((self.map.rows(ids.device) == STILL)[:, None], 1.0)
         return Rotation(cos, sin)
+
+    def prepare_rows(
+        self,
+        rows: Sequence[Sequence[Segment]],
+        *,
+        depth: int = 1,
+        side: Side = "left",
+        pad: float | None = None,
+        rates: Sequence[Sequence[float]] | None = None,
+        generator: torch.Generator | None = None,
+        device: torch.device | None = None,
+    ) -> tuple[list[Rotation], list[SequenceBatch]]:
+        """Contexts and ids of every layer of a decoder, for schemes whose ids may differ by layer (Circle-RoPE's, PyPE's).
+
+        Layers with equal schemes share one object. Arguments are those of `build_batch`.
+        """
+        if self.scheme is None:
+            raise ValueError("SequenceRotary: builds no ids without a scheme; pass scheme=, or ids to prepare().")
+        made: dict[Scheme, tuple[Rotation, SequenceBatch]] = {}
+        layers = [self.scheme.for_layer(layer, depth) for layer in range(depth)]
+        for scheme in layers:
+            if scheme not in made:
+                batch = build_batch(rows, scheme, side=side, pad=pad, rates=rates, generator=generator)
+                made[scheme] = self.prepare(batch.ids.to(device)), batch
+        return [made[scheme][0] for scheme in layers], [made[scheme][1] for scheme in layers]
 
     def _checked(self, ids: Tensor) -> Tensor:
         """(axes, B, S)."""
         if ids.dtype in (torch.float16, torch.bfloat16):
             raise ValueError(f"SequenceRotary: {ids.dtype} cannot hold positions; pass ids in int64 or float32.")
-        if ids.ndim not in (2, 3) or ids.shape[0] not in (1, self.axes.axes):
+        if ids.ndim not in (2, 3) or ids.shape[0] not in (1, self.axes):
             raise ValueError(
-                f"SequenceRotary: ids must be ({self.axes.axes}, S) or ({self.axes.axes}, B, S), got {tuple(ids.shape)}; "
+                f"SequenceRotary: ids must be ({self.axes}, S) or ({self.axes}, B, S), got {tuple(ids.shape)}; "
                 f"`build_ids` and `pack` make them so."
             )
         ids = ids[:, None] if ids.ndim == 2 else ids
-        return ids.expand(self.axes.axes, -1, -1) if ids.shape[0] == 1 else ids
+        return ids.expand(self.axes, -1, -1) if ids.shape[0] == 1 else ids
 
     def _angles(self, ids: Tensor, freqs: Tensor) -> Tensor:
         """ids (B, S, axes) to angles (B, H or 1, S, P)."""
-        if self.axes.heads == 1:
-            rows = self.axes.rows(ids.device)[0]
+        if self.map.heads == 1:
+            rows = self.map.rows(ids.device)[0]
             picked = ids.index_select(-1, rows.clamp(min=0))  # ahead of the product
-            angle = picked.mul_(torch.where(rows == STILL, 0.0, freqs) if self.axes.still else freqs)
+            angle = picked.mul_(torch.where(rows == STILL, 0.0, freqs) if self.map.still else freqs)
             return angle[:, None]
-        owner = self.axes.rows(ids.device)[:, 0] if self._whole_heads() else None
+        owner = self.map.rows(ids.device)[:, 0] if self._whole_heads() else None
         if owner is not None:
             picked = ids.index_select(-1, owner.clamp(min=0)).mT[..., None]  # (B, H, S, 1)
             return picked * torch.where((owner == STILL)[:, None], 0.0, freqs)[:, None]
-        rows = self.axes.rows(ids.device)
+        rows = self.map.rows(ids.device)
         picked = ids.index_select(-1, rows.clamp(min=0).flatten()).unflatten(-1, rows.shape)  # (B, S, H, P)
         return (picked * torch.where(rows == STILL, 0.0, freqs)).transpose(1, 2)
 
     def _whole_heads(self) -> bool:
-        return all(len(set(row)) == 1 for row in self.axes.axis)
+        return all(len(set(row)) == 1 for row in self.map.axis)
 
     def qk(self, q: Tensor, k: Tensor, ctx_q: Rotation, ctx_k: Rotation) -> tuple[Tensor, Tensor]:
         """Turn queries (B, Hq, S, D) and keys (B, Hkv, S, D); of grouped queries each follows its key-value head."""
@@ -266,7 +218,7 @@ class SequenceRotary(nn.Module):
 
     def extra_repr(self) -> str:
         scheme = "" if self.scheme is None else f", scheme={type(self.scheme).__name__}"
-        return f"head_dim={self.head_dim}, theta={self.theta:g}{scheme}, maps={self.axes.heads} x {self.axes.pairs}"
+        return f"head_dim={self.head_dim}, theta={self.theta:g}{scheme}, maps={self.map.heads} x {self.map.pairs}"
 
 
 def full_tables(ctx: Rotation) -> tuple[Tensor, Tensor]:
@@ -274,24 +226,3 @@ def full_tables(ctx: Rotation) -> tuple[Tensor, Tensor]:
     tables = (torch.cat((t, t), dim=-1) for t in (ctx.cos, ctx.sin))
     cos, sin = (t[:, 0] if t.shape[1] == 1 else t for t in tables)
     return cos, sin
-
-
-def scaling_of(config: dict[str, Any]) -> SequenceScaling | None:
-    """The scaling that a decoder's configuration asks for (`rope_type`, `factor`, ... of transformers); None for "default"."""
-    kind = config.get("rope_type", config.get("type", "default"))
-    if kind in ("default", "mrope"):
-        return None
-    if kind not in ("linear", "dynamic", "yarn"):
-        raise ValueError(f"scaling_of: rope_type {kind!r} is not known; there are default, linear, dynamic and yarn.")
-    top = config.get("max_position_embeddings")
-    trained = top or 32768
-    if kind == "yarn":
-        trained = config.get("original_max_position_embeddings") or trained
-    factor = config.get("factor")
-    if factor is None and top is None:
-        raise ValueError(f"scaling_of: {kind!r} needs a factor, or max_position_embeddings to compute it from.")
-    return SequenceScaling(
-        kind, factor=top / trained if factor is None else factor, trained=trained, temperature=config.get("attention_factor"),
-        mscale=config.get("mscale"), mscale_all_dim=config.get("mscale_all_dim"), truncate=config.get("truncate", True),
-        turns=(config.get("beta_fast") or 32.0, config.get("beta_slow") or 1.0),
-    )  # fmt: skip
