@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from vispe.encodings.rope_sequence import ScalingMethod, SequenceRotary, SequenceScaling
+from vispe.encodings.rope_sequence import SequenceRotary
+from vispe.encodings.sequence_scaling import ScalingMethod, SequenceScaling
 from vispe.positions.schemes import create_scheme
 
 from ..cases import Case

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from vispe.encodings.axis_map import axis_map
 from vispe.positions.schemes import create_scheme
 from vispe.positions.segments import Segment, Text, Video
 from vispe.positions.sequence import build_batch, build_ids
@@ -19,11 +20,11 @@ def run(case: Case) -> Results:
     batch = build_batch([segments(row) for row in c["segments"]], scheme, side=c["padding_side"], pad=c["padding_value"])
     assert batch.mask.sum(1).tolist() == case.inputs["lengths"].tolist()
     rotary = sequence_rotary(case, scheme)
-    pairs = rotary.axes.rows()[0]
+    pairs = rotary.map.rows()[0]
     return {
         "out.position_ids": batch.ids[pairs].movedim(0, -1), "out.next_index": torch.tensor(batch.next_ids),
         "out.next_three_ids": torch.stack([steps(start, 3)[pairs].T for start in batch.next_ids]),
-        **rotated(case, rotary, batch.ids),
+        **rotated(case, sequence_rotary(case, scheme), batch.ids),
     }  # fmt: skip
 
 
