@@ -19,8 +19,7 @@ def run(case: Case) -> Results:
     c, scheme = case.config, create_scheme("vrope")
     batch = build_batch([segments(row) for row in c["segments"]], scheme, side=c["padding_side"], pad=c["padding_value"])
     assert batch.mask.sum(1).tolist() == case.inputs["lengths"].tolist()
-    rotary = sequence_rotary(case, scheme)
-    pairs = rotary.map.rows()[0]
+    pairs = axis_map(scheme.allocation, pairs=c["head_dim"] // 2).rows()[0]
     return {
         "out.position_ids": batch.ids[pairs].movedim(0, -1), "out.next_index": torch.tensor(batch.next_ids),
         "out.next_three_ids": torch.stack([steps(start, 3)[pairs].T for start in batch.next_ids]),
