@@ -13,6 +13,7 @@ from torch import Tensor
 from vispe.encodings.axis_map import STILL, AxisMap, axis_map
 from vispe.encodings.rope_sequence import SequenceRotary, SequenceScaling, full_tables, inverse_frequencies, scaling_of
 from vispe.layers import Attention
+from vispe.positions import extrapolate as formulas
 from vispe.positions.schemes import SCHEMES, create_scheme
 from vispe.positions.segments import Image, Text, Video
 from vispe.positions.sequence import build_batch, build_ids
@@ -108,6 +109,14 @@ def test_yarn_leaves_time_of_chunked_maps_alone() -> None:
     ratio = rotary.frequencies() / inverse_frequencies(64, 1e6)
     assert torch.equal(ratio[:16], torch.ones(16)) and torch.allclose(ratio[40:], torch.full((24,), 0.25))
     assert (ratio[:24] == 1).all() and (ratio[24:40] < 1).all() and (ratio[24:40] > 0.2499).all()
+
+
+def test_yarn_is_the_formula_of_one_axis() -> None:
+    scaling = SequenceScaling("yarn", factor=3.0, trained=64, turns=(16.0, 2.0), truncate=False)
+    mine = SequenceRotary(head_dim=64, scheme="mrope", scaling=scaling).frequencies()
+    options = {"theta": 1e6, "span": 64, "turns": (16.0, 2.0), "truncate": False, "ends": "released"}
+    exact = formulas.yarn(formulas.base_frequencies(1e6, 64), 3.0, **options)
+    assert (mine / exact - 1).abs().max() < 1e-6
 
 
 def test_temperature_reaches_still_pairs_where_official_code_has_it() -> None:

@@ -16,8 +16,11 @@ ScalingMethod = Literal["none", "linear", "ntk", "dynamic", "yarn", "videorope++
 
 def inverse_frequencies(pairs: int, theta: float, device: torch.device | None = None) -> Tensor:
     """theta^(−k/P), (P,) float32: rounded step by step as decoders do, so that ids of thousands give the same cosines."""
-    channels = 2 * pairs
-    return 1.0 / theta ** (torch.arange(0, channels, 2, device=device).float() / channels)
+    return 1.0 / _periods(pairs, theta, device)
+
+
+def _periods(pairs: int, theta: float, device: torch.device | None = None) -> Tensor:
+    return theta ** (torch.arange(0, 2 * pairs, 2, device=device).float() / (2 * pairs))
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,7 @@ class SequenceScaling:
         if self.method == "linear":
             return formulas.interpolate(freqs, self.factor).float()
         if self.method == "yarn":
-            options = {"turns": self.turns, "truncate": self.truncate, "ends": "released"}
-            return formulas.yarn(freqs, self.factor, theta=theta, span=self.trained, **options).float()
+            return self._yarn(freqs, theta)
         if self.method == "none":
             return freqs
         dynamic = self.method == "dynamic"
@@ -85,6 +87,15 @@ class SequenceScaling:
             return freqs
         base = formulas.ntk_base(theta, 2 * freqs.numel(), scale)
         return inverse_frequencies(freqs.numel(), base, freqs.device)
+
+    def _yarn(self, freqs: Tensor, theta: float) -> Tensor:
+        """`formulas.yarn` in float32 steps, as released code takes them."""
+        pairs = freqs.numel()
+        index = torch.arange(pairs, device=freqs.device, dtype=torch.float32)
+        options = {"theta": theta, "channels": 2 * pairs, "span": self.trained, "truncate": self.truncate}
+        keep = formulas.kept(index, self.turns, ends="released", **options)
+        slow = 1.0 / (self.factor * _periods(pairs, theta, freqs.device))
+        return slow * (1 - keep) + freqs * keep
 
     def _by_axis(self, freqs: Tensor, axes: AxisMap) -> Tensor:
         """The released code counts growth from the first to the last id: (s · L − 1) / (L − 1)."""
