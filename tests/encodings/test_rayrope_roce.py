@@ -191,6 +191,20 @@ def test_roce_shifts_no_pair_of_the_front():
     assert torch.equal(one, ctx.qk[0, 0, 5]) and not torch.equal(one, two)  # a phase a camera
 
 
+def test_roce_acts_behind_the_projection_of_a_layer():
+    torch.manual_seed(0)
+    encoding, attention = build("roce"), Attention(DIM, num_heads=HEADS)
+    ctx, x = encoding.prepare(views()), torch.randn(1, 18, DIM)
+    q, k, v = attention.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+    inside = attend(q, k, v, encoding, ctx, ctx, scale=attention.scale).transpose(1, 2).flatten(2)
+    projected = attention.proj(inside)
+    torch.testing.assert_close(attention(x, encoding, ctx), encoding.projected(projected, ctx))
+    assert not torch.allclose(attention(x, encoding, ctx), projected, atol=1e-3)
+    both = Composed([build("rayrope"), encoding])  # every member looks, and the result is turned behind the projection
+    pair = (both.members[0].prepare(views()), ctx)
+    assert both.look(x, pair)[0].depth is not None and torch.equal(both.projected(x, pair), encoding.projected(x, ctx))
+
+
 # ---- hosts and refusals -------------------------------------------------------------------------------------------------
 
 

@@ -97,7 +97,7 @@ class Plucker(Encoding):
         year=2024,
         code="yashkant/spad",
         licence="MIT",
-        cases=7,
+        cases=6,
     )
     neutral_zeros = ("proj",)
 

@@ -73,7 +73,7 @@ class RayFourier(Encoding):
         year=2022,
         code="autonomousvision/gta",
         licence="MIT",
-        cases=1,
+        cases=2,
     )
     neutral_zeros = ("proj",)
 
