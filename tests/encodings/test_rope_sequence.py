@@ -318,3 +318,14 @@ def test_selecting_first_gives_the_same_bits_for_less() -> None:
         ours.append(times[1] - times[0])
         theirs.append(times[2] - times[1])
     assert min(ours) < 0.6 * min(theirs), (ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["mrope", "mrope_interleave_reset", "videorope", "vrope", "v2pe", "mm_rope"])
+def test_ids_of_18000_tokens_take_less_than_2_ms(name: str) -> None:
+    rows = [Text(64), Image(16, 24), Text(20), Video(60, 12, 24, seconds=0.5), Text(256)]
+    spent = []
+    for _ in range(12):
+        start = time.thread_time()
+        ids, _ = build_ids(rows, name)
+        spent.append(time.thread_time() - start)
+    assert ids.shape[1] > 18000 and min(spent) < 2e-3, spent

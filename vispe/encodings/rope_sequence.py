@@ -1,14 +1,15 @@
 """Rotary of multimodal sequences: ids of several axes, of which every rotary pair reads one.
 
-    ids, mask, next_ids = build_batch(...)                                    vispe/positions/sequence.py, ids (axes, B, S)
     rotary = SequenceRotary(head_dim=128, scheme="mrope_interleave", theta=5e6)
-    ctx = rotary.prepare(ids)                                                 once a forward
-    q, k = rotary.qk(q, k, ctx, ctx)                                          in every layer; q (B, Hq, S, D), k (B, Hkv, S, D)
+    batch = build_batch(rows, rotary.scheme)      positions/sequence.py; batch.ids (axes, B, S), batch.mask, batch.next_ids
+    ctx = rotary.prepare(batch.ids)               once a forward
+    q, k = rotary.qk(q, k, ctx, ctx)              in every layer; q (B, Hq, S, D), k (B, Hkv, S, D)
 
 angle of pair k = ids[map(k)] · f_k with f_k = theta^(−k/P). A pair's row is picked ahead of the product, so that P angles are
 computed and not axes · P. Everything is float32 and made anew from numbers: no buffer holds frequencies, so that `.bfloat16()`
 cannot round them. The rotation is that of `rotary.py`. Context extension (`SequenceScaling`) changes frequencies ahead of the
-choice of axes, and its temperature multiplies cosines and sines, as in the decoders that were released with it.
+choice of axes, and its temperature multiplies cosines and sines, as in the decoders that were released with it. Different from
+transformers: tables stay float32 beside queries and keys of half precision, where its models cast them first.
 
 Sources: transformers 5.24 (Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen-Omni), JJJYmmm/Multimodal-RoPEs cd413b9, Wiselnn570/VideoRoPE
 7712ca3, hrlics/HoPE 85b76c0, VectorSpaceLab/OmniGen2 0f72fa9.
