@@ -125,7 +125,7 @@ class Detection(ScheduledTask):
             dist.all_gather_object(everyone, own)
             self.metric.gather(everyone)
         for name, value in self.metric.compute().items():
-            self.log(f"{stage}/{name}", value, prog_bar=name in ("mAP", "centre_error"))
+            self.log(f"{stage}/{name}", value, prog_bar=name in ("mAP", "centre_error"), sync_dist=True)  # all have the same
         self.metric.reset()
 
     def on_validation_epoch_end(self) -> None:
