@@ -25,7 +25,8 @@ sys.path.insert(0, str(ROOT))
 TITLES = {
     "none": "none (camera number and place in the image)", "rays": "rays (o, d)", "plucker": "Plücker",
     "petr": "PETR (16 points a ray)", "petr_3dppe": "3DPPE, true depth", "petr_3dppe_noise10": "3DPPE, depth off by 10 %",
-    "petr_3dppe_noise30": "3DPPE, depth off by 30 %", "petr_3dppe_predicted": "3DPPE, depth predicted without supervision",
+    "petr_3dppe_noise30": "3DPPE, depth off by 30 %", "petr_3dppe_supervised": "3DPPE, depth predicted with supervision",
+    "petr_3dppe_predicted": "3DPPE, depth predicted without supervision",
 }  # fmt: skip
 METRICS = {"centre_error": "mean error, m", "median_error": "median error, m", "within_1m": "within 1 m"}
 EXPECTED = {  # (encoding, low, high): mean error, metres
@@ -81,7 +82,8 @@ def checks(results: list[dict]) -> str:
             wanted = f"above {low} m" if high is None else f"below {high} m"
             rows.append([TITLES[name], wanted, shown(own), "yes" if kept else "no"])
     for a, b, text in (("petr", "rays", "PETR over rays"), ("petr_3dppe", "petr", "3DPPE with true depth over PETR"),
-                       ("petr_3dppe_noise30", "petr", "3DPPE with depth off by 30 % over PETR")):  # fmt: skip
+                       ("petr_3dppe_noise30", "petr", "3DPPE with depth off by 30 % over PETR"),
+                       ("petr_3dppe_supervised", "petr", "3DPPE with predicted, supervised depth over PETR")):  # fmt: skip
         first, second = values(results, a, "centre_error"), values(results, b, "centre_error")
         gain = {seed: second[seed] - first[seed] for seed in first.keys() & second.keys()}
         if gain:
@@ -113,8 +115,8 @@ with true depth (3DPPE, ICCV 2023); a single depth instead of 64 costs PETR 1 to
 {checks}
 
 Depth that is "off" is multiplied by exp(σ·N(0, 1)) in every cell, in training and in evaluation. The predicted depth comes
-from one linear layer on the features and gets no loss of its own: what supervised depth gives lies between that row and the
-ones above it.
+from one linear layer on the features of the stem; supervised, it has a loss on its logarithm in every cell, as released 3DPPE
+supervises it (there by another network).
 
 ## The detector with queries
 

@@ -30,6 +30,7 @@ class Detection(ScheduledTask):
         model: ``queries`` (PETR) or ``dense`` (a centre for every cell).
         model_kwargs: Arguments of the model: encoding, encoding_kwargs, image_size, embed_dim, depth, ...
         depth: Give the model the depth of every cell (for encodings that take it).
+        depth_weight: Weight of a loss on the depth that the encoding predicts (the L1 distance of logarithms, all cells).
         depth_noise: Multiply that depth by exp(noise x N(0, 1)), anew in every step.
         class_weight: Weight of the class loss, with ``queries``.
         box_weight: Weight of the box loss, with ``queries``.
@@ -50,6 +51,7 @@ class Detection(ScheduledTask):
         *,
         depth: bool = False,
         depth_noise: float = 0.0,
+        depth_weight: float = 0.0,
         class_weight: float = 2.0,
         box_weight: float = 0.25,
         optimizer: str = "adamw",
@@ -101,9 +103,19 @@ class Detection(ScheduledTask):
             parts = detection_loss(found, batch.boxes, batch.present, weights=weights)
             loss = parts.pop("loss")
             self.log_dict({f"train/{name}": value for name, value in parts.items()})
+        if self.hparams.depth_weight:
+            off = self.depth_error(batch)
+            self.log("train/depth", off)
+            loss = loss + self.hparams.depth_weight * off
         self.log("train/loss", loss, prog_bar=True)
         self.log("train/lr", self.optimizers().param_groups[-1]["lr"])
         return loss
+
+    def depth_error(self, batch: Rig) -> Tensor:
+        """Mean distance of the logarithms of the predicted depth and of the true one, up to the end of the encoding's range."""
+        low, far = 0.1, next(e.position_range[3] for _, e in self.net.encoding.encodings() if hasattr(e, "position_range"))
+        truth = at_cells(batch.depth, self.net.cell).clamp(low, far)
+        return (self.net.predicted_depth(batch.images).clamp(low).log() - truth.log()).abs().mean()
 
     def _evaluate(self, batch: Rig, batch_idx: int) -> None:
         found = self(batch, torch.Generator().manual_seed(batch_idx))

@@ -109,6 +109,26 @@ def test_depth_noise() -> None:
         Detection("anchors")
 
 
+def test_supervised_depth_comes_nearer() -> None:
+    torch.manual_seed(0)
+    data = RigData(img_size=(24, 48), val_length=4)
+    batch = torch.utils.data.default_collate(data.eval_dataset("val", (24, 48)).__getitems__(range(4)))
+    net = {"encoding": "petr_3dppe+learned", "embed_dim": 32, "num_heads": 2, "stem_width": 4, "depth": 1}
+    options = {"petr_3dppe": {"position_range": (-12, -12, -3, 12, 12, 6)}}
+    task = Detection("dense", net | {"encoding_kwargs": options}, depth_weight=1.0)
+    logged = {}
+    task.log = lambda name, value, **_: logged.setdefault(name, []).append(float(value))
+    optimizer = torch.optim.AdamW(task.parameters(), lr=5e-3)
+    task.optimizers = lambda: optimizer
+    for _ in range(40):
+        optimizer.zero_grad()
+        task.training_step(batch, 0).backward()
+        optimizer.step()
+    assert logged["train/depth"][-1] < 0.7 * logged["train/depth"][0] and logged["train/loss"][0] > logged["train/depth"][0]
+    with pytest.raises(ValueError, match="'learned' predicts no depth"):
+        Detection("dense", net | {"encoding": "learned+petr_3dppe"}).net.predicted_depth(batch.images)
+
+
 def test_training_scenes_are_new_in_every_epoch() -> None:
     train = RigData(img_size=(24, 48), train_length=4, seed=0).train_dataset()
     first, second = train[Key(0, 1, 0)], train[Key(1, 1, 0)]

@@ -59,8 +59,7 @@ class RigEncoder(_NvsModel):
         self._check(images, world_to_camera, depth, valid)
         size = tuple(images.shape[-2:])
         pos = self.places(size, world_to_camera, intrinsics, depth)
-        features = self.stem(images.flatten(0, 1)).flatten(2).mT.unflatten(0, images.shape[:2])  # (B, V, h·w, C)
-        features = (features if self.camera is None else features + self.camera).flatten(1, 2)
+        features = self.features(images)
         mask = None if valid is None else pos.of_tokens(valid[..., None])[..., 0]
         ctx = self.encoding.prepare(pos)
         x = self.encoding.between(self.encoding.tokens(features, ctx), ctx, -1)
@@ -69,6 +68,22 @@ class RigEncoder(_NvsModel):
             x = self._run(block, x, encoding, layer_ctx, None if mask is None else mask[:, None, None])
             x = self.encoding.between(x, ctx, i)
         return features, x, mask
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the stem makes of images (B, V, C, H, W), and the numbers of cameras: (B, N, C)."""
+        x = self.stem(images.flatten(0, 1)).flatten(2).mT.unflatten(0, images.shape[:2])  # (B, V, h·w, C)
+        return (x if self.camera is None else x + self.camera).flatten(1, 2)
+
+    def predicted_depth(self, images: Tensor) -> Tensor:
+        """Depth (B, V, h, w) in metres that the encoding's first member predicts from the features, to be supervised.
+
+        Raises:
+            ValueError: the first member predicts none, or a member ahead of it would have changed what it sees.
+        """
+        name, first = next(iter(self.encoding.encodings()))
+        if getattr(first, "depth_head", None) is None:
+            raise ValueError(f"{type(self).__name__}: {name!r} predicts no depth; put an encoding that does so ahead of it.")
+        return first.predict(self.features(images)).unflatten(1, (images.shape[1], *self._grid(tuple(images.shape[-2:]))))
 
     def places(
         self, size: tuple[int, int], world_to_camera: Tensor, intrinsics: Tensor | None, depth: Tensor | None
