@@ -31,6 +31,26 @@ def test_the_weights_reach_what_their_card_says(folder):
     assert f"| {own['32x32']:.1f} |" in (folder / "README.md").read_text()
 
 
+@pytest.mark.parametrize("name", timm.list_models("vit_glyph_*", pretrained=True))
+def test_own_names_are_the_shipped_folders(name):
+    """`vit_glyph_NAME.glyph47` is what `local-dir:` makes of its folder, and says so itself."""
+    folder = next(f for f in FOLDERS if f.name == name.partition(".")[0])
+    model, other = (timm.create_model(n, pretrained=True).eval() for n in (name, f"local-dir:{folder}"))
+    for key in ("mean", "std", "input_size", "crop_pct", "num_classes"):
+        assert tuple(_listed(model.pretrained_cfg[key])) == tuple(_listed(other.pretrained_cfg[key]))
+    x = torch.randn(2, 1, 32, 48)
+    with torch.no_grad():
+        assert torch.equal(model(x), other(x)) and model(x).std() > 0.1
+
+
+def _listed(value):
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+def test_every_shipped_vit_has_a_name():
+    assert {f.name for f in FOLDERS if f.name.startswith("vit_")} == set(timm.list_models("vit_glyph_*"))
+
+
 def test_weights_of_another_model_are_refused():
     folder = next(f for f in FOLDERS if f.name.endswith("rope_mixed"))
     with pytest.raises((ValueError, RuntimeError), match="freqs|encoding"):

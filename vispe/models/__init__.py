@@ -1,6 +1,6 @@
 """Hosts: models that take any encoding of the table."""
 
-from . import video_zoo, vit_zoo
+from . import glyph_zoo, video_zoo, vit_zoo
 from .dense_head import DenseHead
 from .detector import Detector
 from .nvs import SceneTransformer, ViewTransformer
@@ -9,5 +9,5 @@ from .vit import EncodedVisionTransformer
 
 __all__ = [
     "DenseHead", "Detector", "EncodedVideoTransformer", "EncodedVisionTransformer", "SceneTransformer", "ViewTransformer",
-    "video_zoo", "vit_zoo",
+    "glyph_zoo", "video_zoo", "vit_zoo",
 ]  # fmt: skip
