@@ -56,8 +56,9 @@ def train(name: str, seed: int, folder: Path, length: int) -> dict:
     started = time.time()
     with open(folder / "train.log", "a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         trainer = main(args).trainer
-    loss = float(trainer.callback_metrics["val/loss"])
-    result = {"training": name, "seed": seed, "length": length, "loss": loss, "seconds": round(time.time() - started)}
+    loss = trainer.callback_metrics.get("val/loss")  # none where only this file was missing after the last step
+    result = {"training": name, "seed": seed, "length": length, "seconds": round(time.time() - started)}
+    result["loss"] = None if loss is None else float(loss)
     (folder / "done.json").write_text(json.dumps(result, indent=1))
     return result
 
@@ -236,7 +237,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/dit_table"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
-    parser.add_argument("--length", type=int, default=128_000, help="training pictures")
+    parser.add_argument("--length", type=int, default=96_000, help="training pictures")
     parser.add_argument("--per-class", type=int, default=4, help="samples of each class")
     parser.add_argument("--minutes", type=float, default=None, help="begin nothing after this time")
     parser.add_argument("--only-page", action="store_true", help="train and sample nothing")
