@@ -23,6 +23,7 @@ import train.image  # noqa: F401
 import train.mp3  # noqa: F401
 import train.nvs  # noqa: F401
 import train.video  # noqa: F401
+import train.vlm  # noqa: F401
 from train.callbacks import PredictionFile, Throughput
 from train.checkpoint import Checkpoints, SafeCheckpointIO, readable
 

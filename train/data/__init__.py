@@ -7,6 +7,7 @@ from train.data.glyph_diffusion import GlyphDiffusion
 from train.data.glyphs import Glyphs
 from train.data.latents import LatentFolder
 from train.data.posed import PosedFolder
+from train.data.probes import VlmProbes
 from train.data.rig import RigData
 from train.data.scenes import NvsScenes
 from train.data.shards import WebDatasetData
@@ -14,5 +15,5 @@ from train.data.video import VideoFolderData
 
 __all__ = [
     "FashionMNIST", "GlyphDiffusion", "Glyphs", "ImageFolderData", "LatentFolder", "NvsScenes", "PosedFolder", "RigData",
-    "TwoShotClips", "VideoFolderData", "WebDatasetData",
+    "TwoShotClips", "VideoFolderData", "VlmProbes", "WebDatasetData",
 ]  # fmt: skip

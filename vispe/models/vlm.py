@@ -34,6 +34,7 @@ from .vlm_parts import (
     Sequences,
     crops,
     joined,
+    merged,
     padded_mask,
     picture_of,
     place_tokens,
@@ -118,45 +119,45 @@ class VisionLanguageModel(nn.Module):
 
     # pictures and text to embeddings
 
-    def see(self, pictures: Tensor) -> Tensor:
-        """Pictures (n, C, H, W) of one size to tokens of the decoder (n, h, w, dim)."""
-        grid, part = (1, 1), pictures
+    def see(self, pictures: Sequence[Tensor]) -> list[Tensor]:
+        """Pictures (n, C, H, W) of any sizes to tokens of the decoder (n, h, w, dim).
+
+        Whatever has one size goes through the tower at once: pictures, or windows of all of them.
+        """
+        parts, grids = list(pictures), [(1, 1)] * len(pictures)
         if self.window is not None:
-            if any(side % self.window for side in pictures.shape[-2:]):
-                raise ValueError(f"VisionLanguageModel: sides {tuple(pictures.shape[-2:])} px do not divide by {self.window}.")
-            grid = tuple(side // self.window for side in pictures.shape[-2:])
-            part = crops(pictures, self.window)
-        inner = tuple(self.tower.patch_embed.dynamic_feat_size(part.shape[-2:]))
-        x = joined(self.tower.forward_features(part)[:, self.tower.num_prefix_tokens :], grid, inner)
-        m = self.merge
-        if any(n % m for n in x.shape[1:3]):
-            raise ValueError(f"VisionLanguageModel: a grid of {tuple(x.shape[1:3])} tokens does not merge {m} by {m}.")
-        if m > 1:
-            x = x.unflatten(2, (-1, m)).unflatten(1, (-1, m)).permute(0, 1, 3, 2, 4, 5).flatten(3)
-        return self.projector(x)
+            grids = [self._windows(p) for p in pictures]
+            parts = [crops(p, self.window) for p in pictures]
+        by_size: dict[tuple[int, ...], list[int]] = {}
+        for number, part in enumerate(parts):
+            by_size.setdefault(tuple(part.shape[1:]), []).append(number)
+        maps: list[Tensor] = [None] * len(parts)
+        for size, members in by_size.items():
+            inner = tuple(self.tower.patch_embed.dynamic_feat_size(size[1:]))
+            x = self.tower.forward_features(torch.cat([parts[n] for n in members]))[:, self.tower.num_prefix_tokens :]
+            for n, tokens in zip(members, x.split([len(parts[n]) for n in members])):
+                maps[n] = merged(joined(tokens, grids[n], inner), self.merge)
+        flat = self.projector(torch.cat([m.flatten(0, 2) for m in maps])).split([m[..., 0].numel() for m in maps])
+        return [tokens.unflatten(0, m.shape[:3]) for tokens, m in zip(flat, maps)]
+
+    def _windows(self, pictures: Tensor) -> tuple[int, int]:
+        if any(side % self.window for side in pictures.shape[-2:]):
+            raise ValueError(f"VisionLanguageModel: sides {tuple(pictures.shape[-2:])} px do not divide by {self.window}.")
+        return pictures.shape[-2] // self.window, pictures.shape[-1] // self.window
 
     def _visual(self, batch: Sequences) -> list[list[Tensor]]:
-        """Tokens (n, dim) of every visual segment of every row; pictures of one size go through the tower together."""
-        flat = []
-        for i, (row, pictures) in enumerate(zip(batch.rows, batch.pictures)):
-            segments = [s for s in row if not isinstance(s, Text)]
-            flat += [(i, s, picture_of(i, s, p)) for s, p in zip(segments, pictures)]
-        by_size: dict[tuple[int, ...], list[int]] = {}
-        for number, (_, _, picture) in enumerate(flat):
-            by_size.setdefault(tuple(picture.shape[1:]), []).append(number)
-        found: dict[int, Tensor] = {}
-        for members in by_size.values():
-            tokens = self.see(torch.cat([flat[n][2] for n in members]))
-            parts = tokens.split([flat[n][2].shape[0] for n in members])
-            found |= {n: part for n, part in zip(members, parts)}
+        """Tokens (n, dim) of every visual segment of every row."""
+        places = [(i, s) for i, row in enumerate(batch.rows) for s in row if not isinstance(s, Text)]
+        pictures = [p for row in batch.pictures for p in row]
+        if not pictures:
+            return [[] for _ in batch.rows]
+        pictures = [picture_of(i, s, p) for (i, s), p in zip(places, pictures)]
         out: list[list[Tensor]] = [[] for _ in batch.rows]
-        for number, (i, segment, _) in enumerate(flat):
-            tokens = found[number]
-            grid = (segment.height, segment.width)
-            if tuple(tokens.shape[1:3]) != grid:
+        for (i, segment), picture, tokens in zip(places, pictures, self.see(pictures)):
+            if tuple(tokens.shape[1:3]) != (segment.height, segment.width):
                 raise ValueError(
-                    f"VisionLanguageModel: row {i}: the {segment.kind} is {grid[0]} x {grid[1]} tokens in the segments, its "
-                    f"pictures of {tuple(flat[number][2].shape[-2:])} px give {tokens.shape[1]} x {tokens.shape[2]}."
+                    f"VisionLanguageModel: row {i}: the {segment.kind} is {segment.height} x {segment.width} tokens in the "
+                    f"segments, its pictures of {tuple(picture.shape[-2:])} px give {tokens.shape[1]} x {tokens.shape[2]}."
                 )
             out[i].append(tokens.flatten(0, 2))
         return out

@@ -177,6 +177,13 @@ def joined(tokens: Tensor, grid: tuple[int, int], inner: tuple[int, int]) -> Ten
     return maps.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
+def merged(maps: Tensor, side: int) -> Tensor:
+    """Squares of tokens joined along channels: (n, h, w, C) to (n, h / side, w / side, side² · C)."""
+    if any(n % side for n in maps.shape[1:3]):
+        raise ValueError(f"VisionLanguageModel: a grid of {tuple(maps.shape[1:3])} tokens does not merge {side} by {side}.")
+    return maps.unflatten(2, (-1, side)).unflatten(1, (-1, side)).transpose(2, 3).flatten(3) if side > 1 else maps
+
+
 def place_tokens(sequences: Sequences, text: Sequence[Tensor], seen: Sequence[Sequence[Tensor]], dim: int) -> list[Tensor]:
     """Embeddings of each row in order, (S_i, C): texts and pictures, laid out by the segments."""
     out = []
