@@ -53,7 +53,7 @@ class DiffusionModule(SamplingTask):
         sample_steps: Steps of the sampler.
         sampler: ``euler`` or ``heun`` for flows, ``ddpm``, ``ddim`` or ``dpm`` for the others; ``auto`` picks.
         guidance: Scale of classifier-free guidance of the samples; 1 is off.
-        guide_channels: Guide the first channels only; official DiT: 3.
+        guide_channels: Guide the first channels only; official DiT: 3. A learned variance is not guided in any case.
         optimizer: Any timm optimizer name.
         lr: Peak learning rate.
         weight_decay: Weight decay; biases, vectors and what the model names are exempt.

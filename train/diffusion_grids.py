@@ -38,7 +38,8 @@ class SamplingTask(ScheduledTask):
         Latents come back as they are where there is no autoencoder, mapped from [−1, 1] as pixels would be.
         """
         p = self.hparams
-        settings = {"steps": p.sample_steps, "guidance": p.guidance, "guide_channels": p.guide_channels, "policy": self.policy}
+        guided = p.guide_channels or (self.net.in_channels if self.learn_sigma else None)  # never a learned variance
+        settings = {"steps": p.sample_steps, "guidance": p.guidance, "guide_channels": guided, "policy": self.policy}
         net, mode = self.evaluated, self.evaluated.training
         net.eval()
         found = sampling.draw(
