@@ -158,6 +158,20 @@ def test_order_of_cameras_permutes_the_cells(rig):
     torch.testing.assert_close(call(model, turned), call(model, rig)[:, order], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("cls", [DenseHead, Detector])
+def test_one_graph_and_autocast(cls, rig):
+    model = build(cls, **({} if cls is DenseHead else {"num_queries": 5, "depth": 1}))
+
+    def numbers(out):
+        return out if cls is DenseHead else out["boxes"]
+
+    with torch.no_grad():
+        want = numbers(call(model, rig))
+        assert torch.equal(numbers(call(torch.compile(model, backend="eager", fullgraph=True), rig)), want)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert (numbers(call(model, rig)).float() - want).abs().max() < 0.2  # metres, of 24
+
+
 def test_checkpointing_and_state(rig):
     model = build(Detector, num_queries=5, depth=1).train()
     call(model, rig)["boxes"].sum().backward()
