@@ -5,6 +5,7 @@ of its class that no better one has taken, on the ground plane; thresholds are 0
 recalls of 0.11 to 1, of which a tenth is taken off (what is below counts 0), divided by 0.9.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,23 +84,10 @@ def average_precision(right: Tensor, count: int) -> float:
     """nuScenes' AP of predictions by falling score, of which some are right, for `count` objects."""
     if not right.any():
         return 0.0
-    hits = right.cumsum(0).double()
-    precision, recall = hits / torch.arange(1, len(right) + 1), hits / count
-    wanted = torch.arange(101).double() / 100
-    place = torch.searchsorted(recall.contiguous(), wanted)
-    inside = place < len(recall)
-    exact = interpolate(wanted, recall, precision)
-    found = torch.where(inside, exact, 0.0)[round(100 * LOWEST) + 1 :]
-    return float(((found - LOWEST).clamp(min=0)).mean() / (1 - LOWEST))
-
-
-def interpolate(x: Tensor, places: Tensor, values: Tensor) -> Tensor:
-    """Straight lines between points whose places do not fall; the first value ahead of them, the last one behind."""
-    right = torch.searchsorted(places.contiguous(), x).clamp(max=len(places) - 1)
-    left = (right - 1).clamp(min=0)
-    width = places[right] - places[left]
-    share = torch.where(width > 0, (x - places[left]) / width.clamp(min=1e-12), 1.0).clamp(0, 1)
-    return values[left] + share * (values[right] - values[left])
+    hits = right.cumsum(0).double().numpy()
+    precision, recall = hits / np.arange(1, len(hits) + 1), hits / count
+    found = np.interp(np.linspace(0, 1, 101), recall, precision, right=0.0)[round(100 * LOWEST) + 1 :]
+    return float((found - LOWEST).clip(min=0).mean() / (1 - LOWEST))
 
 
 class CentreErrors:

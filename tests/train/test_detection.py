@@ -153,10 +153,12 @@ def test_average_precision_by_hand() -> None:
     total = 0.0
     for r in range(11, 101):
         x = r / 100
-        if x <= 0.5:
+        if x < 0.5:
             p = 1.0
-        else:  # between (0.5, 0.5) and (1, 2/3)
+        else:  # between (0.5, 0.5), where recall stands still, and (1, 2/3)
             p = precision[1] + (x - recall[1]) / 0.5 * (precision[2] - precision[1])
+        if r == 100:  # where recall stands still, the last precision counts
+            p = precision[3]
         total += max(p - 0.1, 0)
     assert average_precision(right, 2) == pytest.approx(total / 90 / 0.9, abs=1e-6)
 
@@ -173,8 +175,10 @@ def test_map_and_centre_error() -> None:
     guess[0, 2, :2] = torch.tensor([3.1, 0.0])  # the second one on the same box is wrong
     metric.update({**found, "boxes": guess}, boxes, present)
     result = metric.compute()
-    # class 0: both boxes found by the two best at every threshold (AP 1); class 1: 1.5 m off, right at 2 and 4 m alone
-    assert result["mAP"] == pytest.approx((4 * 1.0 + 2 * 1.0) / 8, abs=1e-6)
+    # class 0: both boxes found by the two best at every threshold, then a wrong one, whose 2/3 is the precision at recall 1;
+    # class 1: 1.5 m off, right at 2 and 4 m alone, then a wrong one
+    first, second = 1 - (1 - 2 / 3) / 90 / 0.9, 1 - (1 - 1 / 2) / 90 / 0.9
+    assert result["mAP"] == pytest.approx((4 * first + 2 * second) / 8, abs=1e-6)
     assert result["centre_error"] == pytest.approx((0.3 + 0.0 + 1.5) / 3, abs=1e-6)
     metric.reset()
     assert metric.found == []

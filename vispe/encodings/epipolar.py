@@ -107,8 +107,8 @@ class Epipolar(Encoding):
     def prepare(self, pos: CameraPositions) -> EpipolarContext:
         rays = ray_context("epipolar", self, pos)
         (height, width), (h, w) = pos.image_size, pos.extent
-        factors = torch.tensor([1.0, 1.0, 1.0], device=pos.coords.device)
-        factors = torch.stack((factors[0] * w / width, factors[1] * h / height, factors[2]))  # sides may be symbolic
+        one = pos.coords.new_ones(())
+        factors = torch.stack((one * w / width, one * h / height, one))  # sides may be symbolic
         return EpipolarContext(rays.views, rays.local, pos.intrinsics * factors[:, None], pos.coords.flip(-1) + 0.5)
 
     @classmethod
