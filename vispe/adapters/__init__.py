@@ -1,4 +1,5 @@
-"""Encodings in models from elsewhere: timm's ViTs and diffusers' transformers (`swap`), vision towers of open_clip."""
+"""Encodings in models from elsewhere: timm's ViTs, diffusers' transformers and transformers' vision-language models (`swap`),
+vision towers of open_clip."""
 
 from __future__ import annotations
 
@@ -14,14 +15,20 @@ __all__ = ["open_clip", "swap", "vispe_vit"]
 
 
 def swap(model: nn.Module, encoding: str, **options: Any) -> nn.Module:
-    """Another encoding in a model from timm (`vispe.adapters.timm.swap`) or diffusers (`vispe.adapters.diffusers.swap`).
+    """Another encoding in a model from timm (`vispe.adapters.timm.swap`), diffusers (`vispe.adapters.diffusers.swap`) or
+    transformers (`vispe.adapters.transformers.swap`).
 
     Args:
         model: goes to the adapter of the library that its class comes from.
-        encoding: a name of the table, or several joined by "+".
-        options: of that adapter, which refuses unknown ones; both take encoding_kwargs, old and start.
+        encoding: a name of the table, or several joined by "+"; of transformers' models a scheme of `vispe.positions.schemes`.
+        options: of that adapter, which refuses unknown ones; all take encoding_kwargs, the first two old and start.
     """
-    if any(cls.__module__.split(".")[0] == "diffusers" for cls in type(model).__mro__):
+    libraries = {cls.__module__.split(".")[0] for cls in type(model).__mro__}
+    if "transformers" in libraries:
+        from .transformers import swap as swap_transformers
+
+        return swap_transformers(model, encoding, **options)
+    if "diffusers" in libraries:
         from .diffusers import swap as swap_diffusers
 
         return swap_diffusers(model, encoding, **options)
@@ -29,7 +36,7 @@ def swap(model: nn.Module, encoding: str, **options: Any) -> nn.Module:
 
 
 def __getattr__(name: str) -> ModuleType:
-    """`vispe.adapters.diffusers`, imported when it is asked for: diffusers is an extra."""
-    if name == "diffusers":
-        return importlib.import_module(".diffusers", __name__)
+    """`vispe.adapters.diffusers` and `.transformers`, imported when they are asked for: they are extras."""
+    if name in ("diffusers", "transformers"):
+        return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
