@@ -80,7 +80,7 @@ def test_relations_ask_for_the_neighbour_that_they_name() -> None:
         assert 0 <= i + down < values.shape[1] and 0 <= j + across < values.shape[2]
         assert answer(e) == VALUES[values[0, i + down, j + across]] and probe.kinds[e.kind] == word
         seen.add((word, values.shape[1:]))
-    assert {word for word, _ in seen} == set(STEPS) and len({shape for _, shape in seen}) == 6
+    assert {word for word, _ in seen} == set(STEPS) and len({shape for _, shape in seen}) == 7
 
 
 def test_location_asks_for_the_mark_all_over_the_image() -> None:

@@ -28,15 +28,19 @@ class ProbeBatch(NamedTuple):
     sequences: Sequences
 
 
+MEAN, STD = 0.3, 0.3  # of the pixels, roughly
+
+
 def join(examples: Sequence[Example]) -> ProbeBatch:
     """A batch of questions of any lengths."""
     return ProbeBatch(
         torch.tensor([e.answer for e in examples]),
         torch.tensor([e.kind for e in examples]),
         Sequences(
-            tuple(e.segments for e in examples), tuple(e.text for e in examples), tuple((e.picture,) for e in examples)
+            tuple(e.segments for e in examples), tuple(e.text for e in examples),
+            tuple(((e.picture - MEAN) / STD,) for e in examples),
         ),
-    )
+    )  # fmt: skip
 
 
 class FreshProbe(Dataset):

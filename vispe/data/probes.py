@@ -146,7 +146,7 @@ class Haystack(Probe):
 
     still = False
 
-    def __init__(self, split: Split, *, frames: int | tuple[int, int] = (2, 8), **options: object) -> None:
+    def __init__(self, split: Split, *, frames: int | tuple[int, int] = (1, 8), **options: object) -> None:
         super().__init__(split, **options)
         self.frames = (frames, frames) if isinstance(frames, int) else tuple(frames)
         if len(self.frames) != 2 or not 1 <= self.frames[0] <= self.frames[1]:
@@ -172,7 +172,7 @@ class Relations(Probe):
         self,
         split: Split,
         *,
-        grids: Sequence[tuple[int, int]] = ((3, 3), (3, 4), (4, 3), (4, 4), (3, 5), (5, 3)),
+        grids: Sequence[tuple[int, int]] = ((2, 2), (2, 3), (3, 2), (3, 3), (3, 4), (4, 3), (4, 4)),
         relations: Sequence[str] = ("above", "left"),
         **options: object,
     ) -> None:
@@ -200,7 +200,7 @@ class Location(Probe):
     """
 
     def __init__(
-        self, split: Split, *, grids: Sequence[tuple[int, int]] = ((4, 4), (6, 6)), **options: object
+        self, split: Split, *, grids: Sequence[tuple[int, int]] = ((1, 2), (2, 2), (4, 4), (6, 6)), **options: object
     ) -> None:
         super().__init__(split, **options)
         self.grids = _grids("Location", grids, 1)
