@@ -8,13 +8,12 @@ import pytest
 import torch
 import transformers as tf
 from torch import nn
+from transformers_helpers import IMAGE, MIXED, PICTURES, follows, generated, grown, line, logits, prompt, qwen
 
 import vispe
 from vispe.adapters import transformers as adapter
 from vispe.positions.segments import Image, Text, Tiles, Video
 from vispe.positions.sequence import build_ids
-
-from transformers_helpers import IMAGE, MIXED, PICTURES, follows, generated, grown, line, logits, prompt, qwen
 
 OWN = {
     "qwen2_vl": ("mrope", {"preset": "transformers_5"}),
@@ -83,8 +82,10 @@ def test_heads_that_all_read_time_are_as_pairs_that_do():
         assert (other - logits(heads, batch)).abs().max() > 0.01
 
 
-SCHEMES = ["rope1d", "v2pe", "mrope", "mrope_interleave_reset", "mhrope", "vrope", "videorope", "hope", "circle_rope", "il_rope",
-           "mm_rope", "cca", "pype", "shared_position"]  # fmt: skip
+SCHEMES = [
+    "rope1d", "v2pe", "mrope", "mrope_interleave_reset", "mhrope", "vrope", "videorope", "hope", "circle_rope", "il_rope",
+    "mm_rope", "cca", "pype", "shared_position",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -216,7 +217,8 @@ def test_draws_in_training_are_one_for_each_image():
 
 def test_what_is_refused():
     with pytest.raises(ValueError, match="a vision-language model of transformers"):
-        vispe.swap(tf.BertModel(tf.BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=8)), "vrope")
+        bert = tf.BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=8)
+        vispe.swap(tf.BertModel(bert), "vrope")
     with pytest.raises(ValueError, match="unknown scheme 'vropee'"):
         vispe.swap(MODELS["qwen2_vl"], "vropee")
     with pytest.raises(ValueError, match="'vrope' already"):

@@ -130,8 +130,8 @@ def grown(batch: dict[str, Tensor], new: Tensor) -> dict[str, Tensor]:
 
 def generated(model: nn.Module, batch: dict[str, Tensor], n: int = 4, **options: object) -> tuple[Tensor, Tensor]:
     """Greedy tokens (B, n) and the logits that gave them (B, n, V)."""
-    options = {"do_sample": False, "suppress_tokens": [IMAGE, VIDEO], **options}
-    out = model.generate(**batch, max_new_tokens=n, min_new_tokens=n, output_logits=True, return_dict_in_generate=True, **options)
+    options = {"do_sample": False, "suppress_tokens": [IMAGE, VIDEO], "max_new_tokens": n, "min_new_tokens": n, **options}
+    out = model.generate(**batch, output_logits=True, return_dict_in_generate=True, **options)
     return out.sequences[:, batch["input_ids"].shape[1] :], torch.stack(out.logits, dim=1)
 
 

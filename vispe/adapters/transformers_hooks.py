@@ -206,12 +206,14 @@ def special_mask(adapter: Adapter, call: dict[str, Any], mask: Tensor, past: int
     again = (count.diff(prepend=count[:, :1] - 1, dim=-1) != 1) & seen & seen.roll(1, -1)
     if not again[:, 1:].any():
         return sees
-    apart = document_mask(again.cumsum(-1))[:, None] & seen[:, None, None] | torch.eye(new, dtype=torch.bool)
-    return apart if sees is None else sees & apart
+    documents = again.cumsum(-1)
+    if sees is not None:
+        return sees & (documents[:, None, :, None] == documents[:, None, None])
+    return document_mask(documents)[:, None] & seen[:, None, None] | torch.eye(new, dtype=torch.bool)
 
 
 def ring_masks(adapter: Adapter, call: dict[str, Any], seen: Tensor, new: int) -> Tensor:
-    """`ring_mask` of every row, (B, schemes, new, past + new), from ids: in a run of visual tokens those up to one's own are seen.
+    """`ring_mask` of rows, (B, schemes, new, past + new), from ids: in a run of visual tokens those up to its own are seen.
 
     Images, frames and tiles that touch need no telling apart, because the ids of the next all lie behind those of the last.
     """
