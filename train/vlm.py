@@ -94,7 +94,7 @@ class VisionLanguageProbe(ScheduledTask):
             at = f"{stage}/acc@{name}" if name else f"{stage}/acc"
             counts = torch.stack([torch.bincount(kind, right, len(kinds)), torch.bincount(kind, minlength=len(kinds))])
             if self.trainer.world_size > 1:
-                counts = self.all_gather(counts.to(self.device)).flatten(0, -3).sum(0).cpu()
+                counts = self.all_gather(counts.to(self.device)).sum(0).cpu()
             share = counts[0] / counts[1].clamp(min=1)
             self.log(at, counts[0].sum() / counts[1].sum(), prog_bar=not name, rank_zero_only=True)
             for k, title in enumerate(kinds):

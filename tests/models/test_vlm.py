@@ -154,6 +154,25 @@ def test_a_tower_of_windows_sees_no_neighbours_and_merging_joins_them() -> None:
     assert merged(given).shape == (1, 5, 23)
 
 
+@torch.no_grad()
+def test_rows_of_text_alone_and_rows_that_begin_with_an_image() -> None:
+    for scheme in ("rope1d", "videorope", "cca"):
+        net, image = model(scheme), picture(1, 2, 3)
+        rows = ((Text(4),), (Image(2, 3), Text(1)))
+        given = Sequences(rows, (torch.arange(4), torch.arange(1)), ((), (image,)))
+        both = net(given, last=True)
+        for i in range(2):
+            torch.testing.assert_close(net(alone(given, i), last=True), both[i : i + 1], atol=1e-5, rtol=0)
+        assert alone(given, 0).to(torch.float64).text[0].dtype == torch.int64
+
+
+def test_the_page_shows_a_program_that_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs/vlm_probes.md").read_text()
+    names: dict = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], names)
+    assert names["answer"].shape == (1, 4) and names["batch"].lengths == [28]
+
+
 def test_files_bring_the_model_back(tmp_path: Path) -> None:
     net, given = model("mrope_interleave", theta=100.0, vision_window=8), batch()
     given = alone(Sequences(given.rows[::-1], given.text[::-1], given.pictures[::-1]), 0)
