@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 from transformers_helpers import (
+    CACHE,
     END,
     IMAGE,
     MIXED,
@@ -90,20 +91,20 @@ def test_3_loops_by_hand(kind, scheme, mask):
     batch = prompt(kind, rows if mask else rows[:1], mask=mask)
     new = tokens(5, rows=len(batch["input_ids"]))
     whole = logits(model, grown(batch, new))[:, -5:]
-    cache = model(**batch, use_cache=True).cache
+    cache = model(**batch, use_cache=True)[CACHE]
     full, found = batch.get("attention_mask"), []
     for part in (new[:, :1], new[:, 1:3], new[:, 3:]):  # single tokens, and several at once
         full = torch.cat((full, torch.ones_like(part)), 1) if mask else None
         with torch.no_grad():
-            found.append(model(input_ids=part, attention_mask=full, cache=cache).logits)
+            found.append(model(input_ids=part, attention_mask=full, **{CACHE: cache}).logits)
     torch.testing.assert_close(torch.cat(found, 1), whole, atol=1e-5, rtol=0)
 
 
 def test_3_a_prompt_that_ends_in_an_image_goes_on_by_hand():
     model = swapped("qwen2_vl", "videorope")
     batch, new = prompt("qwen2_vl", [[*ROW, Image(2, 3)]]), tokens(2)
-    cache = model(**batch, use_cache=True).cache
-    torch.testing.assert_close(logits(model, {"input_ids": new}, cache=cache), logits(model, grown(batch, new))[:, -2:],
+    cache = model(**batch, use_cache=True)[CACHE]
+    torch.testing.assert_close(logits(model, {"input_ids": new}, **{CACHE: cache}), logits(model, grown(batch, new))[:, -2:],
                                atol=1e-5, rtol=0)  # fmt: skip
 
 
@@ -131,22 +132,22 @@ def test_5_a_new_image_in_the_second_turn(kind, scheme):
     both = {k: torch.cat((first[k], second[k]), 0 if k in PIXELS else 1) for k in first}
     whole = logits(model, both)[:, -second["input_ids"].shape[1] :]
 
-    cache = model(**first, use_cache=True).cache
-    by_hand = logits(model, second | {"attention_mask": both["attention_mask"]}, cache=cache)
+    cache = model(**first, use_cache=True)[CACHE]
+    by_hand = logits(model, second | {"attention_mask": both["attention_mask"]}, **{CACHE: cache})
     torch.testing.assert_close(by_hand, whole, atol=1e-5, rtol=0)
 
-    cache = model(**first, use_cache=True).cache
-    _, steps = generated(model, {**both, **{k: second[k] for k in PIXELS}}, 1, cache=cache)
+    cache = model(**first, use_cache=True)[CACHE]
+    _, steps = generated(model, {**both, **{k: second[k] for k in PIXELS}}, 1, **{CACHE: cache})
     torch.testing.assert_close(steps[:, 0], whole[:, -1], atol=1e-5, rtol=0)
 
 
 def test_5_turns_of_generation_share_a_cache():
     model, (one, two) = swapped("qwen2_vl", "vrope"), TURNS
     first, cache = prompt("qwen2_vl", [one]), DynamicCache(config=MODELS["qwen2_vl"].config.text_config)
-    answer, _ = generated(model, first, 3, cache=cache)
+    answer, _ = generated(model, first, 3, **{CACHE: cache})
     second = prompt("qwen2_vl", [two], seed=1)
     both = {k: torch.cat((grown(first, answer)[k], second[k]), 0 if k in PIXELS else 1) for k in first}
-    _, steps = generated(model, {**both, **{k: second[k] for k in PIXELS}}, 2, cache=cache)
+    _, steps = generated(model, {**both, **{k: second[k] for k in PIXELS}}, 2, **{CACHE: cache})
     _, afresh = generated(model, both, 2)
     torch.testing.assert_close(steps, afresh, atol=1e-5, rtol=0)
 
@@ -315,13 +316,13 @@ def test_16_the_old_name_of_the_cache():
 
 def test_caches_that_the_model_does_not_know():
     model, batch = swapped("qwen2_vl", "vrope"), prompt("qwen2_vl", [ROW])
-    foreign = MODELS["qwen2_vl"](**batch, use_cache=True).cache
+    foreign = MODELS["qwen2_vl"](**batch, use_cache=True)[CACHE]
     with pytest.raises(ValueError, match="the cache has 26 tokens for 1 rows, and this model knows of nothing"):
-        model(input_ids=tokens(1), cache=foreign)
-    cut = model(**batch, use_cache=True).cache
+        model(input_ids=tokens(1), **{CACHE: foreign})
+    cut = model(**batch, use_cache=True)[CACHE]
     cut.crop(-2)
     with pytest.raises(ValueError, match="the cache has 24 tokens for 1 rows, and this model knows of 26 tokens"):
-        model(input_ids=tokens(1), cache=cut)
+        model(input_ids=tokens(1), **{CACHE: cut})
 
 
 def test_d34_seconds_times_rate_is_floored_once():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from vispe.positions.segments import Image, Segment, Text, Video
 
+CACHE = "cache" if "cache" in inspect.signature(tf.Qwen2VLForConditionalGeneration.forward).parameters else "past_key_values"
 IMAGE, VIDEO, PAD, START, END, VOCAB = 90, 91, 0, 92, 93, 96
 TEXT = dict(
     vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,8 +86,8 @@ class AfterForward:
     adapter: Adapter
 
     def __call__(self, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        cache = getattr(output, "cache", None)
-        if cache is None and isinstance(output, tuple):
+        cache = cache_in(output) if isinstance(output, Mapping) else None
+        if isinstance(output, tuple):
             cache = next((o for o in output if isinstance(o, Cache)), None)
         if cache is None:
             return
@@ -134,8 +135,13 @@ def plain(mask: Any) -> bool:
 
 def cached(call: dict[str, Any]) -> int:
     """Tokens in the cache of a call."""
-    cache = call.get("cache", call.get("past_key_values"))
+    cache = cache_in(call)
     return 0 if cache is None else int(cache.get_seq_length())
+
+
+def cache_in(call: Mapping[str, Any]) -> Cache | None:
+    """Under the name of transformers 5.24, or that of those before."""
+    return call.get("cache") if call.get("cache") is not None else call.get("past_key_values")
 
 
 def slot_of(adapter: Adapter, call: dict[str, Any], past: int, shape: tuple[int, int], **draw: Any) -> Tensor:
@@ -147,7 +153,7 @@ def slot_of(adapter: Adapter, call: dict[str, Any], past: int, shape: tuple[int,
     rows = adapter.read(call, valid)
     if not past:
         return adapter.place(rows, valid, **draw)
-    state = getattr(call.get("cache", call.get("past_key_values")), "vispe_state", None)
+    state = getattr(cache_in(call), "vispe_state", None)
     if state is None or state.length != past or state.next_ids.shape[1] != shape[0]:
         held = "nothing" if state is None else f"{state.length} tokens of {state.next_ids.shape[1]} rows"
         raise ValueError(
