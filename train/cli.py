@@ -14,7 +14,9 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
+import train.clip  # noqa: F401
 import train.clip_distill  # noqa: F401
+import train.clip_student  # noqa: F401
 import train.data  # noqa: F401  makes the short class names known
 import train.detection  # noqa: F401
 import train.diffusion  # noqa: F401

@@ -1,6 +1,8 @@
 """Data modules, by the short names that the command line takes."""
 
+from train.data.captioned import CaptionedFolder
 from train.data.clips import TwoShotClips
+from train.data.emoji import EmojiCaptions, EmojiSceneCaptions
 from train.data.fashion import FashionMNIST
 from train.data.folder import ImageFolderData
 from train.data.glyph_diffusion import GlyphDiffusion
@@ -14,6 +16,6 @@ from train.data.shards import WebDatasetData
 from train.data.video import VideoFolderData
 
 __all__ = [
-    "FashionMNIST", "GlyphDiffusion", "Glyphs", "ImageFolderData", "LatentFolder", "NvsScenes", "PosedFolder", "RigData",
-    "TwoShotClips", "VideoFolderData", "VlmProbes", "WebDatasetData",
+    "CaptionedFolder", "EmojiCaptions", "EmojiSceneCaptions", "FashionMNIST", "GlyphDiffusion", "Glyphs", "ImageFolderData",
+    "LatentFolder", "NvsScenes", "PosedFolder", "RigData", "TwoShotClips", "VideoFolderData", "VlmProbes", "WebDatasetData",
 ]  # fmt: skip

@@ -10,5 +10,6 @@ from .scenes import Scenes
 from .two_shot import TwoShot
 
 __all__ = [
-    "AtlasError", "CachedGlyphs", "EmojiPairs", "EmojiScenes", "GlyphDataset", "RigScenes", "Scenes", "TwoShot", "fashion_mnist",
+    "AtlasError", "CachedGlyphs", "EmojiPairs", "EmojiScenes", "GlyphDataset", "RigScenes", "Scenes", "TwoShot",
+    "fashion_mnist",
 ]  # fmt: skip

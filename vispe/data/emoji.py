@@ -102,12 +102,13 @@ class EmojiAtlas:
         top, left = self.size * (concept // self.columns), self.size * (concept % self.columns)
         return self._sheets[style].crop((left, top, left + self.size, top + self.size))
 
-    def numbers(self, concepts: Concepts) -> list[int]:
-        """Concepts of a part: every tenth is for validation, another tenth for the test, the others for training."""
-        if concepts not in get_args(Concepts):
-            raise ValueError(f"EmojiAtlas: concepts must be one of {get_args(Concepts)}, got {concepts!r}.")
+    def numbers(self, concepts: Concepts | Sequence[Concepts]) -> list[int]:
+        """Concepts of one or several parts: a tenth is for validation, another for the test, the others for training."""
+        parts = (concepts,) if isinstance(concepts, str) else tuple(concepts)
+        if not parts or set(parts) - set(get_args(Concepts)):
+            raise ValueError(f"EmojiAtlas: concepts must be some of {get_args(Concepts)}, got {concepts!r}.")
         part = {0: "val", 5: "test"}
-        return [k for k in range(len(self.concepts)) if concepts in ("all", part.get(k % 10, "train"))]
+        return [k for k in range(len(self.concepts)) if {"all", part.get(k % 10, "train")} & set(parts)]
 
 
 class EmojiPairs(Dataset):
@@ -118,7 +119,7 @@ class EmojiPairs(Dataset):
 
     Args:
         styles: which drawings: "twemoji", "fluent-emoji-flat", "fluent-emoji", "noto".
-        concepts: "all", or one of the parts "train", "val", "test" (see ``EmojiAtlas.numbers``).
+        concepts: "all", or one or several of the parts "train", "val", "test" (see ``EmojiAtlas.numbers``).
         size: px, one number or (H, W).
         caption: "label" ("dog face"), "tags" (label and all keywords), "drawn" (label and some keywords in any order).
         place: "centre", or "random": size, place, and brightness of the background vary.
@@ -131,7 +132,7 @@ class EmojiPairs(Dataset):
         self,
         styles: Sequence[str] = STYLES,
         *,
-        concepts: Concepts = "all",
+        concepts: Concepts | Sequence[Concepts] = "all",
         size: int | tuple[int, int] = 32,
         caption: Captions = "label",
         place: Place = "centre",
