@@ -256,11 +256,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=Path, default=Path("runs/vlm_table"))
     parser.add_argument("--probes", nargs="+", choices=list(SCHEMES), default=list(SCHEMES))
+    parser.add_argument("--schemes", nargs="+", choices=list(TITLES), default=list(TITLES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--minutes", type=float, default=None, help="start no cell after this time")
     parser.add_argument("--only-page", action="store_true", help="train nothing")
     args = parser.parse_args()
-    jobs = [(p, s, seed) for seed in args.seeds for p in args.probes for s in SCHEMES[p]]
+    jobs = [(p, s, seed) for seed in args.seeds for p in args.probes for s in SCHEMES[p] if s in args.schemes]
     started = time.time()
     for probe, scheme, seed in [] if args.only_page else jobs:
         if args.minutes is not None and time.time() - started > 60 * args.minutes:
