@@ -24,7 +24,7 @@ CONFIGS, DOCS = ROOT / "configs/vlm", ROOT / "docs"
 sys.path.insert(0, str(ROOT))
 
 TITLES = {
-    "rope1d": "1-D rotary", "v2pe": "V2PE", "shared_position": "one id an image", "mrope": "MRoPE (chunked)",
+    "rope1d": "1-D rotary", "v2pe": "V2PE at 1/4", "shared_position": "one id an image", "mrope": "MRoPE (chunked)",
     "mrope_interleave": "MRoPE-I", "mrope_interleave_reset": "MRoPE-I, spatial reset", "vrope": "VRoPE",
     "videorope": "VideoRoPE", "hope": "HoPE", "cca": "CCA", "circle_rope": "Circle-RoPE",
 }  # fmt: skip
@@ -209,7 +209,8 @@ def figure(results: list[dict], path: Path) -> None:
                 found = [values(results, probe, scheme, key) for key in places.values()]
                 if found[0]:
                     means = [statistics.mean(v.values()) for v in found]
-                    axis.plot([list(points).index(p) for p in places], means, marker="o", label=title)
+                    size = 10 - len(axis.lines)  # smaller ones on top, so that equal lines are all seen
+                    axis.plot([list(points).index(p) for p in places], means, marker="o", markersize=size, label=title)
         axis.axhline(1 / 8, color="grey", linestyle=":", linewidth=1)
         axis.set(title=probe, xlabel=label, ylim=(0, 1.02), xticks=range(len(points)), xticklabels=list(points))
         if axis.lines[1:]:
