@@ -169,6 +169,24 @@ def test_eager_attention_is_as_sdpa(scheme):
     torch.testing.assert_close(one[keep], two[keep], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize(("kind", "scheme"), [("qwen2_vl", "vrope"), ("qwen3_vl", "videorope"), ("internvl", "v2pe")])
+def test_other_ways_to_generate(kind, scheme):
+    model, batch = vispe.swap(MODELS[kind], scheme), batch_of(kind)
+    want = generated(model, batch)
+    static = generated(model, batch, cache_implementation="static", disable_compile=True)
+    assert torch.equal(static[0], want[0])
+    torch.testing.assert_close(static[1], want[1], atol=1e-5, rtol=0)
+    alone = prompt(kind, (PICTURES if kind == "internvl" else MIXED)[:1])
+    guessed = generated(model, alone, 5, prompt_lookup_num_tokens=2)[0]
+    assert torch.equal(guessed, generated(model, alone, 5)[0])
+
+
+def test_ring_schemes_refuse_masks_that_are_not_theirs():
+    model, batch = vispe.swap(MODELS["qwen2_vl"], "cca"), batch_of("qwen2_vl")
+    with pytest.raises(ValueError, match="'cca' makes a mask of its own .* static caches"):
+        generated(model, batch, cache_implementation="static", disable_compile=True)
+
+
 def test_ring_mask_lets_an_image_see_its_rings():
     model = vispe.swap(MODELS["qwen2_vl"], "cca")
     ids = torch.tensor([[5, *[IMAGE] * 9, 6]])

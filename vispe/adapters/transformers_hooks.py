@@ -71,9 +71,11 @@ class BeforeForward:
         mask = call.get("attention_mask")
         if mask is None:
             mask = call["attention_mask"] = torch.ones(shape[0], past + shape[1], dtype=torch.int64, device=tokens.device)
-        if plain(mask):
-            sees = special_mask(self.adapter, call, mask, past, shape[1])
-            call["attention_mask"] = mask if sees is None else additive(sees, module.dtype).to(mask.device)
+        sees = special_mask(self.adapter, call, mask, past, shape[1])
+        if sees is not None:
+            if "flash" in str(module.config._attn_implementation):
+                raise ValueError("positions: rings and packed samples need a mask of pairs; use sdpa or eager, not flash.")
+            call["attention_mask"] = additive(sees, module.dtype).to(mask.device)
         if "second_per_grid_ts" not in names:
             call.pop("second_per_grid_ts", None)
         return (), call
@@ -199,12 +201,20 @@ def refuse_growing(adapter: Adapter, slot: Tensor, past: int) -> None:
         )
 
 
-def special_mask(adapter: Adapter, call: dict[str, Any], mask: Tensor, past: int, new: int) -> Tensor | None:
+def special_mask(adapter: Adapter, call: dict[str, Any], mask: Any, past: int, new: int) -> Tensor | None:
     """What tokens see, (B, 1 or schemes, new, past + new) bool, of ring schemes and packed samples; None for causal."""
+    rings = isinstance(adapter.schemes[0], Rings)
+    if past and (new == 1 or not rings):
+        return None  # a step of generation: no look at the device's numbers
+    if rings and not (plain(mask) and mask.shape[1] == past + new):
+        raise ValueError(
+            f"positions: {adapter.setup.encoding!r} makes a mask of its own from one of {past + new} tokens a row; other "
+            f"masks, and static caches, which bring theirs, have no place beside it."
+        )
+    if not plain(mask):
+        return None
     seen, sees = mask.bool().cpu(), None
-    if isinstance(adapter.schemes[0], Rings) and (new > 1 or not past):
-        if mask.shape[1] != past + new:
-            raise ValueError(f"positions: {adapter.setup.encoding!r} has a mask of its own, which no static cache takes.")
+    if rings:
         sees = ring_masks(adapter, call, seen, new)
     if past or mask.shape[1] != new:
         return sees
