@@ -229,6 +229,19 @@ def test_9_a_generated_placeholder_is_text_where_the_types_say_so():
         adapter.positions(model, again)
 
 
+def test_9_a_generated_placeholder_in_a_cache():
+    model, batch = swapped("qwen2_vl", "vrope"), prompt("qwen2_vl", [TURNS[0]])
+    out = model.generate(**batch, max_new_tokens=4, return_dict_in_generate=True,
+                         logits_processor=[lambda ids, scores: scores.index_fill(1, torch.tensor([IMAGE]), 1e9)])  # fmt: skip
+    assert out.sequences[0, -4:].tolist() == [IMAGE] * 4
+    text = {"input_ids": tokens(2)}
+    found = logits(model, text, **{CACHE: getattr(out, CACHE)})
+    whole = grown(grown(batch, torch.full((1, 3), IMAGE)), text["input_ids"])
+    ids = adapter.positions(model, whole)["position_ids"]
+    assert torch.equal(ids[1:, 0, -2:].diff(dim=-1), torch.ones(4, 1, dtype=torch.long)) and found.isfinite().all()
+    assert getattr(out, CACHE).vispe_state.next_ids.item() == ids[1, 0, -1] + 1
+
+
 def test_10_half_precision():
     model = swapped("qwen2_vl", "vrope")
     rotary = model.model.language_model.rotary_emb

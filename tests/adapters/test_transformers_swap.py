@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import sys
 
 import pytest
 import torch
 import transformers as tf
 from torch import nn
-from transformers_helpers import IMAGE, MIXED, PICTURES, follows, generated, grown, line, logits, prompt, qwen
+from transformers_helpers import IMAGE, MIXED, PICTURES, VIDEO, follows, generated, grown, line, logits, prompt, qwen
 
 import vispe
 from vispe.adapters import transformers as adapter
@@ -80,6 +82,24 @@ def test_heads_that_all_read_time_are_as_pairs_that_do():
         torch.testing.assert_close(logits(heads, batch), logits(pairs, batch), atol=1e-5, rtol=0)
         other = logits(vispe.swap(MODELS[kind], "mhrope", sections=(0, 1, 1)), batch)
         assert (other - logits(heads, batch)).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(("kind", "decoder"), [("internvl", "qwen3"), ("llava", "mistral"), ("internvl", "llama")])
+def test_other_decoders(kind, decoder):
+    model, batch = line(kind, decoder=decoder), batch_of(kind)
+    keep = batch["attention_mask"].bool()
+    torch.testing.assert_close(
+        logits(vispe.swap(model, "rope1d"), batch)[keep], logits(model, batch)[keep], atol=1e-5, rtol=0
+    )  # fmt: skip
+    for scheme in ("mhrope", "v2pe", "cca"):
+        other = vispe.swap(model, scheme)
+        assert (logits(other, batch) - logits(model, batch))[keep].abs().max() > 0.01
+        assert follows(other, batch, 3) < 1e-5
+
+
+def test_a_decoder_that_pairs_channels_otherwise_is_refused():
+    with pytest.raises(ValueError, match="decoder 'cohere'; there are"):
+        vispe.swap(line("llava", decoder="cohere"), "vrope")
 
 
 SCHEMES = [
@@ -233,7 +253,50 @@ def test_draws_in_training_are_one_for_each_image():
     assert torch.equal(logits(model, given), logits(model, batch))
 
 
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen3_vl", "llava"])
+def test_text_alone_is_as_it_was(kind):
+    """Its ids are equal on all axes, and every axis map turns all pairs by the same frequencies."""
+    batch = prompt(kind, [[Text(7)], [Text(4)]])
+    keep = batch["attention_mask"].bool()
+    want, answer = logits(MODELS[kind], batch), generated(MODELS[kind], batch)[0]
+    for scheme in ("vrope", "videorope", "mrope", "circle_rope", "v2pe", "cca", "mm_rope", "shared_position"):
+        model = vispe.swap(MODELS[kind], scheme)
+        torch.testing.assert_close(logits(model, batch)[keep], want[keep], atol=1e-5, rtol=0)
+        assert torch.equal(generated(model, batch)[0], answer)
+
+
+def test_generation_from_embeddings():
+    model, batch = vispe.swap(MODELS["qwen2_vl"], "vrope"), prompt("qwen2_vl", MIXED, pixels=False)
+    embeds = model.get_input_embeddings()(batch["input_ids"])
+    rest = {k: v for k, v in batch.items() if k != "input_ids"}
+    torch.testing.assert_close(logits(model, {"inputs_embeds": embeds, **rest}), logits(model, batch))
+    want = generated(model, batch)[0]
+    options = dict(max_new_tokens=4, min_new_tokens=4, do_sample=False, suppress_tokens=[IMAGE, VIDEO])
+    assert torch.equal(model.generate(inputs_embeds=embeds, **rest, **options), want)
+
+
+def test_masks_of_pairs_that_layers_would_lose():
+    model = vispe.swap(MODELS["internvl"], "cca")
+    model.model.language_model.config.sliding_window = 4
+    model.model.language_model.config.layer_types = ["sliding_attention"] * 2
+    with pytest.raises(ValueError, match="sliding window"):
+        logits(model, batch_of("internvl"))
+    model.model.language_model.config._attn_implementation_internal = "flash_attention_2"
+    with pytest.raises(ValueError, match="not flash attention"):
+        logits(model, batch_of("internvl"))
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch):
+    for name in [n for n in sys.modules if n.startswith("vispe.adapters.transformers")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"pip install vispe\[vlm\]"):
+        importlib.import_module("vispe.adapters.transformers")
+
+
 def test_what_is_refused():
+    with pytest.raises(ValueError, match=r"image_grid is \(rows, columns\)"):
+        vispe.swap(MODELS["llava"], "vrope", image_grid=(4,))
     with pytest.raises(ValueError, match="a vision-language model of transformers"):
         bert = tf.BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=8)
         vispe.swap(tf.BertModel(bert), "vrope")

@@ -41,17 +41,18 @@ def qwen(kind: str, *, implementation: str = "sdpa", rope: dict | None = None, *
     return built(cls, config(text_config=words, vision_config=sight, **TOKENS), implementation)
 
 
-def line(kind: str, *, implementation: str = "sdpa") -> nn.Module:
+def line(kind: str, *, implementation: str = "sdpa", decoder: str | None = None) -> nn.Module:
     """InternVL (Qwen2 decoder) or LLaVA (Llama decoder); an image is 2 x 2 tokens."""
+    decoder = decoder or {"internvl": "qwen2", "llava": "llama"}[kind]
     rope = {"rope_type": "default", "rope_theta": 100.0}
     if kind == "internvl":
-        words = {**TEXT, "model_type": "qwen2", "rope_parameters": rope}
-        words.pop("head_dim")
+        words = {**TEXT, "model_type": decoder, "rope_parameters": rope}
+        words.pop("head_dim") if decoder == "qwen2" else None
         sight = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=[8, 8],
                      patch_size=[2, 2])  # fmt: skip
         config = tf.InternVLConfig(text_config=words, vision_config=sight, image_token_id=IMAGE, image_seq_length=4)
         return built(tf.InternVLForConditionalGeneration, config, implementation)
-    words = {**TEXT, "model_type": "llama", "rope_parameters": rope}
+    words = {**TEXT, "model_type": decoder, "rope_parameters": rope, "sliding_window": None}
     sight = dict(model_type="clip_vision_model", hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
                  intermediate_size=16, image_size=8, patch_size=4)  # fmt: skip
     config = tf.LlavaConfig(text_config=words, vision_config=sight, image_token_id=IMAGE, image_seq_length=4)

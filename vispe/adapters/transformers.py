@@ -245,6 +245,8 @@ def reader_of(config: Any, image_grid: tuple[int, int] | None) -> Reader:
             f"swap: no adapter for {kind!r} with a decoder {config.text_config.model_type!r}; there are {tuple(GRIDS)}, and "
             f"models of one id a token with a decoder of {DECODERS}."
         )
+    if image_grid is not None and (len(image_grid) != 2 or min(image_grid) < 1):
+        raise ValueError(f"swap: image_grid is (rows, columns) of an image in tokens, got {image_grid}.")
     if image_grid is None and kind in ("internvl", "llava") and hasattr(vision, "image_size"):
         sides = [_pair(vision.image_size), _pair(vision.patch_size)]
         ratio = config.downsample_ratio if kind == "internvl" else 1

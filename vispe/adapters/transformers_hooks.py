@@ -73,8 +73,7 @@ class BeforeForward:
             mask = call["attention_mask"] = torch.ones(shape[0], past + shape[1], dtype=torch.int64, device=tokens.device)
         sees = special_mask(self.adapter, call, mask, past, shape[1])
         if sees is not None:
-            if "flash" in str(module.config._attn_implementation):
-                raise ValueError("positions: rings and packed samples need a mask of pairs; use sdpa or eager, not flash.")
+            refuse_pairs(module.language_model.config)
             call["attention_mask"] = additive(sees, module.dtype).to(mask.device)
         if "second_per_grid_ts" not in names:
             call.pop("second_per_grid_ts", None)
@@ -119,12 +118,9 @@ def derived(adapter: Adapter, call: dict[str, Any], slot: Tensor, valid: Tensor,
     ids = slot.detach().cpu().double()[1:]
     rows = torch.arange(len(last))
     out = torch.stack([own[0, rows, last] + s.step for s, own in zip(adapter.schemes, adapter.split(ids))])
-    tokens = call.get("input_ids")
-    if tokens is not None:
-        ends = tokens.cpu()[rows, last]
-        for token in (adapter.reader.image_token, adapter.reader.video_token):
-            if token is not None:
-                out[:, ends == token] = torch.nan
+    if call.get("input_ids") is not None or call.get("mm_token_type_ids") is not None:
+        kinds = torch.tensor(adapter.reader.kinds(call, valid))
+        out[:, kinds[rows, last] > 0] = torch.nan
     idle = ~valid.any(-1)  # a row of padding only stays where it was
     if idle.any() and before is not None:
         out[:, idle] = before.next_ids[:, idle]
@@ -226,6 +222,15 @@ def special_mask(adapter: Adapter, call: dict[str, Any], mask: Any, past: int, n
     if sees is not None:
         return sees & (documents[:, None, :, None] == documents[:, None, None])
     return document_mask(documents)[:, None] & seen[:, None, None] | torch.eye(new, dtype=torch.bool)
+
+
+def refuse_pairs(config: Any) -> None:
+    """A mask of pairs goes to every layer as it is."""
+    if "flash" in str(config._attn_implementation):
+        raise ValueError("positions: rings and packed samples need a mask of pairs; use sdpa or eager, not flash attention.")
+    kinds = getattr(config, "layer_types", None)
+    if getattr(config, "sliding_window", None) and (kinds is None or "sliding_attention" in kinds):
+        raise ValueError("positions: rings and packed samples need a mask of pairs, in which a sliding window would be lost.")
 
 
 def ring_masks(adapter: Adapter, call: dict[str, Any], seen: Tensor, new: int) -> Tensor:
