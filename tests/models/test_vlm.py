@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vispe.models.vlm import Sequences, VisionLanguageModel
-from vispe.models.vlm_parts import crops, joined
+from vispe.models.vlm_vision import crops, joined
 from vispe.positions.schemes import list_schemes
 from vispe.positions.segments import Audio, Image, Text, Tiles, Video
 from vispe.positions.sequence import build_ids
@@ -146,10 +146,10 @@ def test_a_tower_of_windows_sees_no_neighbours_and_merging_joins_them() -> None:
     changed[..., :4, :4] += 1
     for window, count in ((4, 1), (8, 4), (None, 16)):
         net = model(vision="vit_ti_rope_axial", vision_window=window)
-        moved = (net.see([image])[0] - net.see([changed])[0])[0].abs().amax(-1) > 1e-6
+        moved = (net.vision([image])[0] - net.vision([changed])[0])[0].abs().amax(-1) > 1e-6
         assert int(moved.sum()) == count
     merged = model(merge=2)
-    assert merged.see([image])[0].shape == (1, 2, 2, 32)
+    assert merged.vision([image])[0].shape == (1, 2, 2, 32)
     given = Sequences(((Image(2, 2), Text(1)),), (torch.zeros(1, dtype=torch.int64),), ((image,),))
     assert merged(given).shape == (1, 5, 23)
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -27,19 +26,16 @@ from ..encodings.rotary import Rotation
 from ..positions.schemes import Scheme, create_scheme
 from ..positions.segments import Text
 from ..positions.sequence import SequenceBatch, Side, build_ids
-from . import vit_zoo
 from .vlm_parts import (
     DecoderBlock,
     LayerCache,
     Sequences,
-    crops,
-    joined,
-    merged,
     padded_mask,
     picture_of,
     place_tokens,
     row_mask,
 )  # fmt: skip
+from .vlm_vision import VisionTokens
 
 __all__ = ["Sequences", "VisionLanguageModel"]
 
@@ -86,19 +82,11 @@ class VisionLanguageModel(nn.Module):
                 f"VisionLanguageModel: sizes start at 1, dim={dim} must be a multiple of num_heads={num_heads} and that of "
                 f"kv_heads={kv_heads}; got vocab_size={vocab_size}, depth={depth}, merge={merge}."
             )
-        self.merge, self.window = merge, vision_window
         self.rotary = SequenceRotary(
             head_dim=dim // num_heads, scheme=create_scheme(scheme, **(scheme_kwargs or {})), theta=theta, kv_heads=kv_heads,
             allocation=allocation, sections=sections,
         )  # fmt: skip
-        if not timm.is_model(vision) or not timm.models.model_entrypoint(vision).__module__.startswith(vit_zoo.__name__):
-            raise ValueError(f"VisionLanguageModel: vision must be a ViT of vispe, e.g. 'vit_ti_rope_axial', got {vision!r}.")
-        self.tower = timm.create_model(vision, **{"fc_norm": False, **(vision_kwargs or {}), "num_classes": 0})
-        patch = self.tower.patch_embed.patch_size
-        if vision_window is not None and any(vision_window % p for p in patch):
-            raise ValueError(f"VisionLanguageModel: vision_window={vision_window} must be a multiple of {patch} px.")
-        seen = self.tower.embed_dim * merge**2
-        self.projector = nn.Sequential(nn.LayerNorm(seen), nn.Linear(seen, dim), nn.GELU(), nn.Linear(dim, dim))
+        self.vision = VisionTokens(vision, dim, vision_kwargs=vision_kwargs, window=vision_window, merge=merge)
         self.embed = nn.Embedding(vocab_size, dim)
         hidden = int(dim * mlp_ratio)
         self.blocks = nn.ModuleList(
@@ -106,7 +94,7 @@ class VisionLanguageModel(nn.Module):
         )
         self.norm = nn.RMSNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, vocab_size, bias=False)
-        for part in (self.projector, self.blocks, self.head):
+        for part in (self.vision.projector, self.blocks, self.head):
             part.apply(_init)
 
     @property
@@ -115,35 +103,9 @@ class VisionLanguageModel(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Names of the parameters that must not be decayed."""
-        return {"embed.weight", *(f"tower.{name}" for name in self.tower.no_weight_decay())}
+        return {"embed.weight", *(f"vision.tower.{name}" for name in self.vision.tower.no_weight_decay())}
 
     # pictures and text to embeddings
-
-    def see(self, pictures: Sequence[Tensor]) -> list[Tensor]:
-        """Pictures (n, C, H, W) of any sizes to tokens of the decoder (n, h, w, dim).
-
-        Whatever has one size goes through the tower at once: pictures, or windows of all of them.
-        """
-        parts, grids = list(pictures), [(1, 1)] * len(pictures)
-        if self.window is not None:
-            grids = [self._windows(p) for p in pictures]
-            parts = [crops(p, self.window) for p in pictures]
-        by_size: dict[tuple[int, ...], list[int]] = {}
-        for number, part in enumerate(parts):
-            by_size.setdefault(tuple(part.shape[1:]), []).append(number)
-        maps: list[Tensor] = [None] * len(parts)
-        for size, members in by_size.items():
-            inner = tuple(self.tower.patch_embed.dynamic_feat_size(size[1:]))
-            x = self.tower.forward_features(torch.cat([parts[n] for n in members]))[:, self.tower.num_prefix_tokens :]
-            for n, tokens in zip(members, x.split([len(parts[n]) for n in members])):
-                maps[n] = merged(joined(tokens, grids[n], inner), self.merge)
-        flat = self.projector(torch.cat([m.flatten(0, 2) for m in maps])).split([m[..., 0].numel() for m in maps])
-        return [tokens.unflatten(0, m.shape[:3]) for tokens, m in zip(flat, maps)]
-
-    def _windows(self, pictures: Tensor) -> tuple[int, int]:
-        if any(side % self.window for side in pictures.shape[-2:]):
-            raise ValueError(f"VisionLanguageModel: sides {tuple(pictures.shape[-2:])} px do not divide by {self.window}.")
-        return pictures.shape[-2] // self.window, pictures.shape[-1] // self.window
 
     def _visual(self, batch: Sequences) -> list[list[Tensor]]:
         """Tokens (n, dim) of every visual segment of every row."""
@@ -153,7 +115,7 @@ class VisionLanguageModel(nn.Module):
             return [[] for _ in batch.rows]
         pictures = [picture_of(i, s, p) for (i, s), p in zip(places, pictures)]
         out: list[list[Tensor]] = [[] for _ in batch.rows]
-        for (i, segment), picture, tokens in zip(places, pictures, self.see(pictures)):
+        for (i, segment), picture, tokens in zip(places, pictures, self.vision(pictures)):
             if tuple(tokens.shape[1:3]) != (segment.height, segment.width):
                 raise ValueError(
                     f"VisionLanguageModel: row {i}: the {segment.kind} is {segment.height} x {segment.width} tokens in the "

@@ -164,26 +164,6 @@ class DecoderBlock(nn.Module):
         return x + self.down(F.silu(gate) * up)
 
 
-def crops(pictures: Tensor, window: int) -> Tensor:
-    """(n, C, H, W) cut into squares, row-major: (n · H/window · W/window, C, window, window)."""
-    high, wide = (side // window for side in pictures.shape[-2:])
-    cut = pictures.unflatten(3, (wide, window)).unflatten(2, (high, window))  # (n, C, h, s, w, s)
-    return cut.permute(0, 2, 4, 1, 3, 5).flatten(0, 2)
-
-
-def joined(tokens: Tensor, grid: tuple[int, int], inner: tuple[int, int]) -> Tensor:
-    """Tokens of crops (n · h · w, a · b, C) as maps of the pictures (n, h · a, w · b, C)."""
-    maps = tokens.unflatten(0, (-1, *grid)).unflatten(3, inner)  # (n, h, w, a, b, C)
-    return maps.transpose(2, 3).flatten(3, 4).flatten(1, 2)
-
-
-def merged(maps: Tensor, side: int) -> Tensor:
-    """Squares of tokens joined along channels: (n, h, w, C) to (n, h / side, w / side, side² · C)."""
-    if any(n % side for n in maps.shape[1:3]):
-        raise ValueError(f"VisionLanguageModel: a grid of {tuple(maps.shape[1:3])} tokens does not merge {side} by {side}.")
-    return maps.unflatten(2, (-1, side)).unflatten(1, (-1, side)).transpose(2, 3).flatten(3) if side > 1 else maps
-
-
 def place_tokens(sequences: Sequences, text: Sequence[Tensor], seen: Sequence[Sequence[Tensor]], dim: int) -> list[Tensor]:
     """Embeddings of each row in order, (S_i, C): texts and pictures, laid out by the segments."""
     out = []
