@@ -119,7 +119,7 @@ def derived(adapter: Adapter, call: dict[str, Any], slot: Tensor, valid: Tensor,
     rows = torch.arange(len(last))
     out = torch.stack([own[0, rows, last] + s.step for s, own in zip(adapter.schemes, adapter.split(ids))])
     if call.get("input_ids") is not None or call.get("mm_token_type_ids") is not None:
-        kinds = torch.tensor(adapter.reader.kinds(call, valid))
+        kinds = adapter.reader.kinds(call, valid)
         out[:, kinds[rows, last] > 0] = torch.nan
     idle = ~valid.any(-1)  # a row of padding only stays where it was
     if idle.any() and before is not None:
@@ -238,7 +238,7 @@ def ring_masks(adapter: Adapter, call: dict[str, Any], seen: Tensor, new: int) -
 
     Images, frames and tiles that touch need no telling apart, because the ids of the next all lie behind those of the last.
     """
-    visual = torch.tensor(adapter.reader.kinds(call, seen[:, -new:])) > 0
+    visual = adapter.reader.kinds(call, seen[:, -new:]) > 0
     runs = (visual[:, 1:] != visual[:, :-1]).cumsum(-1)
     runs = torch.cat((torch.zeros_like(runs[:, :1]), runs), dim=-1) if new > 1 else torch.zeros_like(visual, dtype=torch.long)
     inside = (runs[:, :, None] == runs[:, None]) & visual[:, None]

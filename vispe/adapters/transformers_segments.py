@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from ..positions.segments import Image, Segment, Text, Tiles, Video
@@ -47,19 +47,20 @@ class Reader:
         supply = {IMAGE: self._images(call), VIDEO: self._videos(call)}
         used = {IMAGE: 0, VIDEO: 0}
         out = []
-        for row, (types, keep) in enumerate(zip(kinds, valid.tolist())):
+        for row, (types, keep) in enumerate(zip(kinds, valid)):
             segments: list[Segment] = []
-            runs = groupby([t for t, k in zip(types, keep) if k])
-            for kind, run in runs:
-                count = len(list(run))
+            first = 0
+            runs = (part.tolist() for part in torch.unique_consecutive(types[keep], return_counts=True))
+            for kind, count in zip(*runs):
                 if kind == TEXT:
                     segments.append(Text(count))
                 elif self.style in ("tiles", "images"):
                     segments += self._squares(count, row, sum(not isinstance(s, Text) for s in segments), by_count)
                 else:
-                    found = cut(count, supply[kind][used[kind] :], NAMES[kind], row, used[kind], first=sum(map(size, segments)))
+                    found = cut(count, supply[kind][used[kind] :], NAMES[kind], row, used[kind], first=first)
                     segments += found
                     used[kind] += len(found)
+                first += count
             out.append(segments)
         for kind, number in used.items():
             if number != len(supply[kind]):
@@ -69,23 +70,26 @@ class Reader:
                 )
         return out
 
-    def kinds(self, call: dict[str, Any], valid: Tensor) -> list[list[int]]:
-        """What every token is, (B, S)."""
+    def kinds(self, call: dict[str, Any], valid: Tensor) -> Tensor:
+        """What every token is, (B, S) int64 on the CPU."""
         types, ids = call.get("mm_token_type_ids"), call.get("input_ids")
         shape = tuple(valid.shape)
         if types is not None:
             types = types[:, -shape[1] :]  # `generate` passes those of the whole sequence
             if tuple(types.shape) != shape:
                 raise ValueError(f"positions: mm_token_type_ids must be {shape} as the tokens, got {tuple(types.shape)}.")
-            return types.tolist()
+            return types.long().cpu()
         if ids is None:
             if call.get("image_grid_thw") is not None or call.get("video_grid_thw") is not None:
                 raise ValueError(
                     "positions: inputs_embeds do not tell where images are; pass mm_token_type_ids, input_ids or position_ids."
                 )
-            return [[TEXT] * shape[1]] * shape[0]
-        names = {self.image_token: IMAGE, self.video_token: VIDEO}
-        return [[names.get(i, TEXT) for i in row] for row in ids.tolist()]
+            return torch.full(shape, TEXT)
+        found = torch.full_like(ids, TEXT)
+        for token, kind in ((self.image_token, IMAGE), (self.video_token, VIDEO)):
+            if token is not None:
+                found[ids == token] = kind
+        return found.long().cpu()
 
     def _grid(self, kind: str, number: int, thw: list[int]) -> tuple[int, int, int]:
         t, h, w = thw
@@ -126,10 +130,6 @@ class Reader:
         if parts == 1 or self.style == "images":
             return [Image(*self.grid)] * parts
         return [Tiles(parts, 1, *self.grid)]
-
-
-def size(segment: Segment) -> int:
-    return segment.length
 
 
 def cut(count: int, left: Sequence[Segment], kind: str, row: int, number: int, *, first: int) -> list[Segment]:
