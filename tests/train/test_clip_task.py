@@ -159,6 +159,13 @@ def test_fit_learns_and_a_checkpoint_gives_its_scores_again(tmp_path: Path) -> N
         run(command("predict", tmp_path, *SCENES, *more, *last))
 
 
+def test_emoji_and_their_names(tmp_path: Path) -> None:
+    pairs = ["--data", "EmojiCaptions", "--data.train_length=8", "--data.batch_size=8", "--model.lengths=[16]"]
+    few = ["--trainer.max_epochs=1"]
+    metrics = run(command("fit", tmp_path, *pairs, *few)).trainer.callback_metrics
+    assert {"val/image_to_text", "val/text_to_image/1-16", "val/image_to_text/17+"} <= set(metrics) and "val/swap" not in metrics
+
+
 def test_two_processes_are_one_with_a_larger_batch(tmp_path: Path) -> None:
     args = [*SCENES, "--model.negatives=swapped", "--model.optimizer=sgd", "--trainer.max_epochs=1", "--model.lr=0.1"]
     ranks = two_processes([*command("fit", tmp_path / "two", *args), "--data.batch_size=4", *TWO], tmp_path / "two")
