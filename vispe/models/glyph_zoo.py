@@ -28,7 +28,7 @@ SIZE: dict[str, Any] = dict(
     global_pool="avg",
 )  # fmt: skip
 SHIPPED: dict[str, dict[str, Any]] = {
-    **{name: VARIANTS[name] for name in ("none", "learned", "rope_axial", "rope_mixed", "rope_dinov3", "comrope")},
+    **{name: VARIANTS[name] for name in ("none", "learned", "rope_axial", "rope_mixed", "rope_dinov3", "comrope", "cpe")},
     "learned_sincos": VARIANTS["learned"] | {"encoding_kwargs": {"init": "sincos"}},
 }
 
