@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import pickle
 import sys
 
 import pytest
@@ -239,6 +240,9 @@ def test_copies_stand_for_themselves():
     assert torch.equal(logits(twin, batch), logits(model, batch))
     assert twin.model.vispe_adapter is not model.model.vispe_adapter
     assert torch.equal(generated(twin, batch)[0], generated(model, batch)[0])
+    again = pickle.loads(pickle.dumps(model))
+    assert torch.equal(logits(again, batch), logits(model, batch))
+    assert torch.equal(generated(again, batch)[0], generated(model, batch)[0])
 
 
 def test_draws_in_training_are_one_for_each_image():

@@ -53,6 +53,7 @@ class BeforeForward:
 
     adapter: Adapter
 
+    @torch.compiler.disable  # python over segments
     def __call__(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         names = list(inspect.signature(type(module).forward).parameters)[1:]
         call = dict(zip(names, args)) | kwargs
@@ -86,6 +87,7 @@ class AfterForward:
 
     adapter: Adapter
 
+    @torch.compiler.disable
     def __call__(self, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         cache = cache_in(output) if isinstance(output, Mapping) else None
         if isinstance(output, tuple):
