@@ -5,7 +5,7 @@
     python -m train.evaluate_images samples.npz --reference ADM.npz --inception WEIGHTS         FID, sFID, IS, precision, recall
 
 Pictures are `arr_0` (N, H, W, C) uint8 in .npz files (guided-diffusion's and `train.generate`'s layout) or a folder of picture
-files. With a reference batch of guided-diffusion FID and sFID use the statistics that it holds, precision and recall its pictures.
+files. With a reference batch of guided-diffusion FID and sFID use its statistics, precision and recall its pictures.
 Only the 2015 Inception network's distance is called FID. Compare equal numbers of pictures: few pictures make distances larger.
 """
 
