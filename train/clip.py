@@ -87,27 +87,15 @@ class ContrastiveClip(ScheduledTask):
         self.img_size = image_size(self.net.image) if model.startswith(OPEN_CLIP) else kwargs.get("img_size", 224)
         self.scores = nn.ModuleList()
         self.conditions: list[str] = []
-        self._started = False
 
     # set-up
 
-    def _start(self) -> None:
-        """Start weights, once, unless a checkpoint of this very run has brought them."""
+    def start_weights(self) -> None:
         p = self.hparams
         for path, which in ((p.init_from, "all"), (p.text_from, "text")):
-            if path and not self._started and not self.trainer.ckpt_path:
+            if path:
                 start_from(self.net, path, which=which)
                 rank_zero_info(f"weights ({which}) are from {path}")
-        self._started = True
-
-    def on_fit_start(self) -> None:
-        self._start()  # not in configure_model, where Lightning does not know yet whether there is a checkpoint
-
-    def on_validation_start(self) -> None:
-        self._start()
-
-    def on_test_start(self) -> None:
-        self._start()
 
     def setup(self, stage: str) -> None:
         data = self.trainer.datamodule

@@ -122,7 +122,7 @@ class DiffusionModule(SamplingTask):
         if self.ema is not None:
             self.ema.requires_grad_(False).train()  # no gradients: DDP would wait for them; the mode follows Lightning
         self.val_losses = nn.ModuleList()
-        self._ready = False
+        self._compiled = False
 
     def _objective(self) -> Flow | Ddpm:
         p, prediction = self.hparams, self.net.prediction_type
@@ -168,17 +168,17 @@ class DiffusionModule(SamplingTask):
         return bool(getattr(data, "latent", False))
 
     def configure_model(self) -> None:
-        """Start weights, then compilation in place, which leaves the names in the state dict as they are."""
-        if self._ready:
-            return
-        self._ready = True
-        if self.hparams.init_from and not (self.trainer and self.trainer.ckpt_path):
+        """Compilation in place, which leaves the names in the state dict as they are."""
+        if self.hparams.compile is not None and not self._compiled:
+            self.net.compile(mode=self.hparams.compile)
+        self._compiled = True
+
+    def start_weights(self) -> None:
+        if self.hparams.init_from:
             for line in weights.init_from(self.net, self.hparams.init_from):
                 rank_zero_info(f"init_from: {line}")
             if self.ema is not None:
                 self.ema.set(self.net)
-        if self.hparams.compile is not None:
-            self.net.compile(mode=self.hparams.compile)
 
     def setup(self, stage: str) -> None:
         if self.hparams.random_crop and self._data_is_latent():

@@ -89,7 +89,7 @@ class ImageClassification(ScheduledTask):
         self.mixing = self._mixing()
         self.criterion = self._criterion()
         self.accuracies: Accuracies | None = None
-        self._ready = False
+        self._compiled = False
         self._resampled: set[str] = set()
 
     def _mixing(self) -> Mixup | None:
@@ -109,17 +109,17 @@ class ImageClassification(ScheduledTask):
     # set-up
 
     def configure_model(self) -> None:
-        """Start weights, then compilation in place, which leaves the names in the state dict as they are."""
-        if self._ready:
-            return
-        self._ready = True
-        if self.hparams.init_from and not (self.trainer and self.trainer.ckpt_path):
+        """Compilation in place, which leaves the names in the state dict as they are."""
+        if self.hparams.compile is not None and not self._compiled:
+            self.net.compile(mode=self.hparams.compile)
+        self._compiled = True
+
+    def start_weights(self) -> None:
+        if self.hparams.init_from:
             for line in weights.init_from(self.net, self.hparams.init_from):
                 rank_zero_info(f"init_from: {line}")
             if self.ema is not None:
                 self.ema.set(self.net)
-        if self.hparams.compile is not None:
-            self.net.compile(mode=self.hparams.compile)
 
     def setup(self, stage: str) -> None:
         data = self.trainer.datamodule

@@ -12,6 +12,29 @@ from train.seeds import run_seed, seed_all
 class ScheduledTask(LightningModule):
     """Base of the tasks; its settings are those of `hparams` (optimizer, lr, weight_decay, warmup, ...)."""
 
+    _started = False
+
+    def start_weights(self) -> None:
+        """Load what a new run starts from; not called where a checkpoint brings the weights."""
+
+    def _start(self) -> None:
+        # not in configure_model, where Lightning does not know yet whether there is a checkpoint
+        if not self._started and not self.trainer.ckpt_path:
+            self.start_weights()
+        self._started = True
+
+    def on_fit_start(self) -> None:
+        self._start()
+
+    def on_validation_start(self) -> None:
+        self._start()
+
+    def on_test_start(self) -> None:
+        self._start()
+
+    def on_predict_start(self) -> None:
+        self._start()
+
     def optimised(self) -> torch.nn.Module:
         """The module whose parameters are trained; it names those that are not decayed."""
         return self

@@ -111,6 +111,14 @@ def test_init_from_another_size(trained: Path, folder: Path, tmp_path: Path, cap
         assert "pos_embed" in name or torch.equal(value, stored["net." + name]), name
 
 
+def test_init_from_is_not_read_where_a_checkpoint_is(trained: Path, folder: Path, tmp_path: Path) -> None:
+    """The file that a run started from may be gone by the time it is resumed or tested."""
+    gone = ["--model.init_from", str(tmp_path / "gone.ckpt"), "--ckpt_path", last(trained)]
+    stored = torch.load(last(trained), weights_only=True)["state_dict"]
+    cli = run([*command("test", tmp_path / "a", *folder_args(folder)), *gone])
+    assert all(torch.equal(value, stored["net." + name]) for name, value in cli.model.net.state_dict().items())
+
+
 def test_init_from_another_class_count_leaves_the_classifier(trained: Path) -> None:
     net = timm.create_model("vit_ti_learned", **NET | {"num_classes": 5})
     before = net.head.weight.clone()
