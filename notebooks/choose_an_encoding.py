@@ -34,6 +34,13 @@ pretrained.load_state_dict(state | {"pos_embed": shipped.state_dict()["encoding.
 pretrained.pretrained_cfg.update(mean=(MEAN,), std=(STD,), input_size=(1, 32, 32))
 type(pretrained).__module__, sum(p.numel() for p in pretrained.parameters())
 
+# %%
+fig, panels = plt.subplots(1, 8, figsize=(9, 1.4))
+for number, (axes, size) in enumerate(zip(panels, [32, 48] * 4)):
+    axes.imshow(GlyphDataset("test", size=(size, size), length=8)[number][0][0], cmap="gray")
+    axes.set_title(f"{size}x{size}", fontsize=8)
+    axes.axis("off")
+
 # %% [markdown]
 # ## What does the model know about positions now?
 

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # What happens at twice the resolution?
 #
-# Eight small Vision Transformers (seven with positions, one without) that differ in nothing else, trained on 32x32 pictures of characters
-# (Glyph-47, shipped with vispe), and shown pictures of up to 96x96. The weights come from `checkpoints/`; nothing is
+# Eight small Vision Transformers (seven with positions, one without) that differ in nothing else, trained on 32x32 pictures of
+# characters (Glyph-47, shipped with vispe), and shown pictures of up to 96x96. The weights come from `checkpoints/`; nothing is
 # downloaded. The pictures are rendered anew at every size, so a larger one really shows more.
 
 # %%
@@ -98,8 +98,8 @@ fig.tight_layout()
 
 # %% [markdown]
 # Counting on breaks every rotary encoding here within 1.5x; squeezing loses a few points. That is what fixed tables do
-# when they are resampled, and why their curves look alike on the right. The convolution (`cpe`) is the best at the trained size
-# and has no coordinates to squeeze: it falls more slowly than counting, and falls.
+# when they are resampled, and why their curves look alike on the right. The convolution (`cpe`) has no
+# coordinates to squeeze: it falls more slowly than counting does, and falls.
 #
 # This data favours squeezing: a character fills its picture at every size. Where a larger picture shows *more scene*
 # at the same scale, squeezing is the wrong prior. `python -m train study` measures both.
@@ -163,20 +163,25 @@ panels[0].set_ylabel("top-1 (%)")
 fig.tight_layout()
 
 # %% [markdown]
-# On a picture that is filled at every size, interpolation is the right answer and NTK, which keeps the fast pairs as they are,
-# falls between. Random positions in training (RPE-2D, `vispe.positions.random`) are another way out: the model then meets
+# On a picture that is filled at every size, interpolation is the answer. NTK and YaRN keep the fast pairs as they are, so that
+# neighbours stay one cell apart, which helps a language model and hardly helps here: what this ViT reads is where a stroke lies
+# in the frame. (YaRN on RoPE-Mixed interpolates nearly everything, as few of its pairs make a full turn.)
+#
+# Random positions in training (RPE-2D, `vispe.positions.random`) are another way out: the model then meets
 # gaps of many widths beforehand. They belong to diffusion models here, see `docs/diffusion.md`.
 #
 # ## Where attention goes
+#
+# How much of it each patch of the first picture gets in the last block.
 
 # %%
-def class_attention(model, size, coords):
-    """Attention of the class token to the patches in the last block, (H, W), mean of the heads."""
+def received(model, size, coords):
+    """Attention that each patch gets from all others in the last block, (H, W), mean of the heads."""
     model.set_coords(coords)
     images, _ = pictures(size)
     patches, pos = patches_of(model, images[:1])
     last = list(walk(model, patches, pos))[-1]
-    weights = last.logits().softmax(-1)[0, :, 0, model.num_prefix_tokens :].mean(0)
+    weights = last.logits().softmax(-1)[0].mean(dim=(0, 1))
     model.set_coords(None)
     return weights.view(pos.grid)
 
@@ -186,7 +191,7 @@ for row, name in zip(rows, ("rope_axial", "rope_mixed")):
     row[0].imshow(pictures((96, 96))[0][0, 0], cmap="gray")
     row[0].set_title("picture, 96x96", fontsize=8)
     for axes, (size, coords) in zip(row[1:], [((32, 32), "extend"), ((96, 96), "extend"), ((96, 96), "rescale")]):
-        axes.imshow(class_attention(models[name], size, coords), cmap="cividis")
+        axes.imshow(received(models[name], size, coords), cmap="cividis")
         axes.set_title(f"{name}, {size[0]} px, {coords}", fontsize=8)
 for axes in rows.flat:
     axes.axis("off")
