@@ -4,13 +4,12 @@
     OMP_NUM_THREADS=1 python scripts/dense_table.py --minutes 30   # starts no run after 30 minutes
     python scripts/dense_table.py --only-page
 
-A finished run leaves `done.json` in its folder and is not trained again.
+A finished run (`scripts/cells.py`) is not trained again.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import json
 import statistics
@@ -21,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CONFIGS, DOCS = ROOT / "configs/detection", ROOT / "docs"
 sys.path.insert(0, str(ROOT))
+
+from scripts.cells import finished, fit, grouped, shown, table  # noqa: E402
 
 TITLES = {
     "none": "none (camera number and place in the image)", "rays": "rays (o, d)", "plucker": "Plücker",
@@ -34,22 +35,26 @@ EXPECTED = {  # (encoding, low, high): mean error, metres
 }  # fmt: skip
 
 
-def cell(name: str, seed: int, folder: Path, steps: int) -> None:
+def cell(name: str, seed: int, folder: Path, steps: int) -> dict:
     """Train one row with one seed; its evaluation at the end is the result."""
-    from train.cli import main
-
-    if (folder / "done.json").exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    args = ["fit", "--config", str(CONFIGS / "base.yaml"), "--config", str(CONFIGS / f"{name}.yaml")]
-    args += ["--seed_everything", str(seed), "--run_dir", str(folder), "--overwrite", "true"]
-    args += ["--data.train_length", str(16 * steps), "--trainer.enable_progress_bar", "false"]
-    started = time.time()
-    with open(folder / "train.log", "w") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-        metrics = main(args).trainer.callback_metrics
-    found = {key: round(float(metrics[f"val/{key}"]), 4) for key in METRICS}
-    result = {"encoding": name, "seed": seed, "steps": steps, "seconds": round(time.time() - started), **found}
+    args = ["--config", str(CONFIGS / "base.yaml"), "--config", str(CONFIGS / f"{name}.yaml")]
+    args += ["--seed_everything", str(seed), "--overwrite", "true", "--data.train_length", str(16 * steps)]
+    metrics, cost = fit(args, folder)
+    result = {"encoding": name, "seed": seed, **cost, **{key: round(metrics[f"val/{key}"], 4) for key in METRICS}}
     (folder / "done.json").write_text(json.dumps(result, indent=1))
+    return result
+
+
+def read(rows: list[dict[str, str]]) -> list[dict]:
+    """The cells of docs/detection.csv."""
+    cells = grouped(rows, ("encoding", "seed", "steps", "seconds"))
+    return [head | {key: float(own[0][key]) for key in METRICS} for head, own in cells]
+
+
+def load(runs: Path) -> list[dict]:
+    """Every finished run, in the order of the page."""
+    found = finished(runs.glob("*/done.json"), DOCS / "detection.csv", read, ("encoding", "seed"))
+    return sorted(found, key=lambda r: list(TITLES).index(r["encoding"]))
 
 
 def values(results: list[dict], name: str, key: str) -> dict[int, float]:
@@ -59,8 +64,6 @@ def values(results: list[dict], name: str, key: str) -> dict[int, float]:
 
 def rows_table(results: list[dict]) -> str:
     """A row for each encoding that has a finished run."""
-    from scripts.nvs_table import shown, table
-
     rows = []
     for name, title in TITLES.items():
         own = values(results, name, "centre_error")
@@ -71,8 +74,6 @@ def rows_table(results: list[dict]) -> str:
 
 def checks(results: list[dict]) -> str:
     """The protocol's margins, and what was measured."""
-    from scripts.nvs_table import shown, table
-
     rows = []
     for name, (low, high) in EXPECTED.items():
         own = values(results, name, "centre_error")
@@ -164,17 +165,16 @@ def main() -> None:
     parser.add_argument("--only-page", action="store_true", help="train nothing")
     args = parser.parse_args()
     jobs = [(name, seed) for seed in args.seeds for name in TITLES]
+    known = {(r["encoding"], r["seed"]) for r in load(args.runs)}
     started = time.time()
-    for name, seed in [] if args.only_page else jobs:
+    for name, seed in [] if args.only_page else [job for job in jobs if job not in known]:
         if args.minutes is not None and time.time() - started > 60 * args.minutes:
             break
-        folder = args.runs / f"{name}-{seed}"
-        cell(name, seed, folder, args.steps)
-        result = json.loads((folder / "done.json").read_text())
+        result = cell(name, seed, args.runs / f"{name}-{seed}", args.steps)
         print(name, seed, f"{result['seconds']} s", {key: result[key] for key in METRICS}, flush=True)
-    results = [json.loads(path.read_text()) for path in sorted(args.runs.glob("*/done.json"))]
+    results = load(args.runs)
     if not results:
-        sys.exit(f"{args.runs} holds no finished run; run without --only-page")
+        sys.exit(f"{args.runs} and docs/detection.csv hold no finished run; run without --only-page")
     write_page(results, args.runs, planned=len(jobs))
 
 

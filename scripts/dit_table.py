@@ -5,14 +5,14 @@
     python scripts/dit_table.py --only-page
 
 Four trainings a seed by configs/dit/glyphs.yaml (R = 32 x 32), six rows: RoPE with NTK and with YaRN are the RoPE model sampled
-in another way. A training leaves `done.json` in its folder and an evaluated row `eval_ROW.json`; both are not done again, and a
-training that was stopped goes on from its checkpoint. Processes with other `--seeds` may run side by side.
+in another way. A training leaves `done.json` in its folder and an evaluated row `eval_ROW.json`; both are not done again, nor
+is a row of docs/dit_table.csv (`scripts/cells.py`), and a training that was stopped goes on from its checkpoint. Processes with
+other `--seeds` may run side by side; the page is then written by `--only-page`.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import json
 import statistics as stats
@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[1]
 CONFIGS, DOCS = ROOT / "configs/dit", ROOT / "docs"
 JUDGE = ROOT / "checkpoints/judge_glyph"
 sys.path.insert(0, str(ROOT))
+
+from scripts.cells import finished, fit, grouped, shown, table  # noqa: E402
 
 ROWS = {  # row: (training, how frequencies extrapolate, title)
     "rope_axial": ("rope_axial", None, "axial RoPE"),
@@ -43,22 +45,15 @@ REAL_SEED, REAL = 12345, 470  # real pictures in training typefaces that no trai
 
 def train(name: str, seed: int, folder: Path, length: int) -> dict:
     """One training; goes on where it was stopped."""
-    from train.cli import main
-
     if (folder / "done.json").exists():
         return json.loads((folder / "done.json").read_text())
-    folder.mkdir(parents=True, exist_ok=True)
-    args = ["fit", "--config", str(CONFIGS / "glyphs.yaml")]
+    args = ["--config", str(CONFIGS / "glyphs.yaml")]
     args += ["--config", str(CONFIGS / f"glyphs_{name}.yaml")] if name != "rope_axial" else []
-    args += ["--seed_everything", str(seed), "--run_dir", str(folder), "--data.train_length", str(length)]
-    args += ["--trainer.enable_progress_bar", "false", "--model.sample_sizes", "[[32, 32]]"]
+    args += ["--seed_everything", str(seed), "--data.train_length", str(length), "--model.sample_sizes", "[[32, 32]]"]
     args += ["--ckpt_path", "last"] if (folder / "checkpoints/last.ckpt").exists() else []
-    started = time.time()
-    with open(folder / "train.log", "a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-        trainer = main(args).trainer
-    loss = trainer.callback_metrics.get("val/loss")  # none where only this file was missing after the last step
-    result = {"training": name, "seed": seed, "length": length, "seconds": round(time.time() - started)}
-    result["loss"] = None if loss is None else float(loss)
+    metrics, cost = fit(args, folder)
+    loss = metrics.get("val/loss")  # none where only this file was missing after the last step
+    result = {"training": name, "seed": seed, "length": length, "seconds": cost["seconds"], "loss": loss}
     (folder / "done.json").write_text(json.dumps(result, indent=1))
     return result
 
@@ -84,6 +79,7 @@ def evaluate(row: str, seed: int, folder: Path, runs: Path, per_class: int) -> d
     target = folder / f"eval_{row}.json"
     if target.exists():
         return json.loads(target.read_text())
+    training = json.loads((folder / "done.json").read_text())
     torch.set_num_threads(1)
     task, net, judge = load_task(folder / "checkpoints/last.ckpt"), Lite0Features(), GlyphJudge(JUDGE)
     task.evaluated.set_extrapolation(ROWS[row][1])
@@ -97,48 +93,59 @@ def evaluate(row: str, seed: int, folder: Path, runs: Path, per_class: int) -> d
         found[name] = {"accuracy": 100 * judge.accuracy(images, labels), "distance": distance}
         kept[name] = (images[::per_class] * 255).round().to(torch.uint8)
     torch.save(kept, folder / f"samples_{row}.pt")
-    result = {"row": row, "seed": seed, "per_class": per_class, "seconds": round(time.time() - started), "sizes": found}
+    result = {"row": row, "seed": seed, "length": training["length"], "train_seconds": training["seconds"]}
+    result |= {"samples": len(labels), "seconds": round(time.time() - started), "sizes": found}
     target.write_text(json.dumps(result, indent=1))
     return result
 
 
-def real_rows(runs: Path) -> dict[str, dict[str, float]]:
+def evaluate_real(runs: Path) -> dict:
     """The same metrics for real pictures that are not the reference: what a perfect model would have."""
-    path = runs / "real.json"
+    path = runs / "real/eval_real.json"
     if not path.exists():
         from vispe.data.glyphs import GlyphDataset
         from vispe.evaluation import GlyphJudge, frechet_distance, statistics
         from vispe.evaluation.lite0 import Lite0Features
 
-        net, judge, found = Lite0Features(), GlyphJudge(JUDGE), {}
+        net, judge, found, started = Lite0Features(), GlyphJudge(JUDGE), {}, time.time()
         for name, size in SIZES.items():
             data = GlyphDataset("train", size=size, length=188, seed=REAL_SEED + 1)
             pictures = torch.stack([data[i][0] for i in range(len(data))])
             features = torch.cat([net(x) for x in pictures.split(47)])
             distance = frechet_distance(statistics(features), statistics(real_features(size, runs, net)))
             found[name] = {"accuracy": 100 * judge.accuracy(pictures, torch.from_numpy(data.labels)), "distance": distance}
-        path.write_text(json.dumps(found, indent=1))
+        result = {"row": "real", "seed": REAL_SEED + 1, "length": 0, "train_seconds": 0}
+        result |= {"samples": len(data), "seconds": round(time.time() - started), "sizes": found}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1))
     return json.loads(path.read_text())
 
 
-def shown(values: list[float], digits: int = 1) -> str:
-    """Mean ± sample deviation over seeds; a single seed without one."""
-    if not values:
-        return "–"
-    mean = f"{stats.mean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {stats.stdev(values):.{digits}f}"
+HEAD = ("row", "seed", "length", "train_seconds", "samples", "seconds")
 
 
-def metric_table(results: list[dict], real: dict[str, dict[str, float]], metric: str) -> str:
+def read(rows: list[dict[str, str]]) -> list[dict]:
+    """The rows of docs/dit_table.csv, by row and seed."""
+    return [
+        head | {"sizes": {r["size"]: {key: float(r[key]) for key in ("accuracy", "distance")} for r in own}}
+        for head, own in grouped(rows, HEAD)
+    ]
+
+
+def load(runs: Path) -> list[dict]:
+    """Every row that was evaluated, real pictures among them."""
+    return finished(runs.glob("*/eval_*.json"), DOCS / "dit_table.csv", read, ("row", "seed"))
+
+
+def metric_table(results: list[dict], metric: str) -> str:
     """Markdown: a row an encoding, a column a size."""
-    lines = [f"| encoding | seeds | {' | '.join(SIZES)} |", "|" + " --- |" * (len(SIZES) + 2)]
-    for row, (_, _, title) in ROWS.items():
+    lines = []
+    for row, title in [*((row, title) for row, (_, _, title) in ROWS.items()), ("real", "real pictures")]:
         own = [r for r in results if r["row"] == row]
         if own:
-            cells = [shown([r["sizes"][size][metric] for r in own]) for size in SIZES]
-            lines.append(f"| {title} | {len(own)} | {' | '.join(cells)} |")
-    lines.append(f"| real pictures | – | {' | '.join(f'{real[size][metric]:.1f}' for size in SIZES)} |")
-    return "\n".join(lines)
+            cells = [shown({r["seed"]: r["sizes"][size][metric] for r in own}, 1) for size in SIZES]
+            lines.append([title, "–" if row == "real" else str(len(own)), *cells])
+    return table(["encoding", "seeds", *SIZES], lines)
 
 
 def draw_picture(runs: Path, seed: int, path: Path) -> bool:
@@ -177,8 +184,9 @@ PAGE = """# Diffusion at sizes never trained
 
 Written by `scripts/dit_table.py` from the runs named below; nothing here is typed in. A diffusion transformer of 2.4 M
 parameters (144 channels, 6 blocks, patches of 4) learns Glyph-47 at R = 32 x 32 by `configs/dit/glyphs.yaml` ({length} new
-pictures, {minutes:.0f} minutes on one thread of a shared machine) and draws 47 classes at sizes it never saw ({per_class} a
-class and seed, 25 Euler steps, guidance 2). {cells} of {planned} rows are finished; missing ones are left out, not guessed.
+pictures, {minutes:.0f} minutes on one thread of a shared machine) and draws 47 classes at sizes it never saw ({samples}
+pictures a seed and size, 25 Euler steps, guidance 2). {cells} of {planned} rows are finished; missing ones are left out, not
+guessed.
 
 NTK and YaRN are the axial RoPE model, sampled with other frequencies; only rotary encodings take them. RPE-2D trains on ordered
 random places of twice the grid and samples at the mean of that law; its attention scale, time shift and crops are off. HARoPE
@@ -197,7 +205,7 @@ upwards for everyone, real pictures too; compare within a column.
 
 ![samples](dit_samples.png)
 
-Classes {shown} at each size, seed {seed}, the first sample of each.
+Classes {shown} at each size, the first sample of each, one seed.
 
     OMP_NUM_THREADS=1 python scripts/dit_table.py
 """
@@ -207,29 +215,27 @@ def write_page(runs: Path, planned: int) -> None:
     """docs/dit_table.md, docs/dit_table.csv and docs/dit_samples.png."""
     from vispe.data.atlas import CLASSES
 
-    results = [json.loads(path.read_text()) for path in sorted(runs.glob("*/eval_*.json"))]
-    trainings = [json.loads(path.read_text()) for path in sorted(runs.glob("*/done.json"))]
-    if not results:
-        sys.exit(f"{runs} holds no finished row; run without --only-page")
-    real = real_rows(runs)
-    per_class = results[0]["per_class"]
-    seed = min(r["seed"] for r in results)
-    draw_picture(runs, seed, DOCS / "dit_samples.png")
+    results = load(runs)
+    own = [r for r in results if r["row"] != "real"]
+    if not own:
+        sys.exit(f"{runs} and docs/dit_table.csv hold no finished row; run without --only-page")
+    for seed in sorted({r["seed"] for r in own}):
+        if draw_picture(runs, seed, DOCS / "dit_samples.png"):
+            break
     page = PAGE.format(
-        length="/".join(sorted({f"{t['length']:,}" for t in trainings})),
-        minutes=stats.median(t["seconds"] for t in trainings) / 60,
-        per_class=per_class, samples=47 * per_class, cells=len(results), planned=planned, real=REAL, seed=seed,
-        accuracy=metric_table(results, real, "accuracy"), distance=metric_table(results, real, "distance"),
+        length="/".join(sorted({f"{r['length']:,}" for r in own})),
+        minutes=stats.median(r["train_seconds"] for r in own) / 60,
+        samples="/".join(sorted({str(r["samples"]) for r in own})), cells=len(own), planned=planned, real=REAL,
+        accuracy=metric_table(results, "accuracy"), distance=metric_table(results, "distance"),
         shown=", ".join(f"“{CLASSES[c]}”" for c in SHOWN),
     )  # fmt: skip
     (DOCS / "dit_table.md").write_text(page)
     with open(DOCS / "dit_table.csv", "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["row", "seed", "size", "samples", "class_accuracy", "feature_distance"])
+        writer.writerow([*HEAD, "size", "accuracy", "distance"])
         for r in results:
-            for name, values in r["sizes"].items():
-                head = [r["row"], r["seed"], name, 47 * r["per_class"]]
-                writer.writerow([*head, round(values["accuracy"], 2), round(values["distance"], 3)])
+            for name, found in r["sizes"].items():
+                writer.writerow([*(r[key] for key in HEAD), name, round(found["accuracy"], 2), round(found["distance"], 3)])
 
 
 def main() -> None:
@@ -242,8 +248,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=None, help="begin nothing after this time")
     parser.add_argument("--only-page", action="store_true", help="train and sample nothing")
     args = parser.parse_args()
+    known = {(r["row"], r["seed"]) for r in load(args.runs)}
+    wanted = [(seed, row) for seed in args.seeds for row in args.rows if (row, seed) not in known]
     started = time.time()
-    for seed, row in [] if args.only_page else [(seed, row) for seed in args.seeds for row in args.rows]:
+    for seed, row in [] if args.only_page else wanted:
         name = ROWS[row][0]
         folder = args.runs / f"{name}-{seed}"
         steps = (
@@ -254,6 +262,8 @@ def main() -> None:
             if args.minutes is not None and time.time() - started > 60 * args.minutes:
                 break
             print(row, seed, json.dumps(step()), flush=True)
+    if not args.only_page and not any(row == "real" for row, _ in known):
+        evaluate_real(args.runs)
     write_page(args.runs, planned=3 * len(ROWS))
 
 

@@ -4,24 +4,27 @@
     OMP_NUM_THREADS=1 python scripts/nvs_table.py --minutes 30     # starts no cell after 30 minutes
     python scripts/nvs_table.py --only-page
 
-A cell is one encoding, one setting and one seed; a finished one leaves `done.json` in its folder and is not trained again.
+A cell is one encoding, one setting and one seed; a finished one (`scripts/cells.py`) is not trained again.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import json
-import shutil
 import statistics
 import sys
 import time
 from pathlib import Path
 
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
 ROOT = Path(__file__).parents[1]
 CONFIGS, DOCS = ROOT / "configs/nvs", ROOT / "docs"
 sys.path.insert(0, str(ROOT))
+
+from scripts.cells import finished, fit, grouped, shown, table  # noqa: E402
 
 SETTINGS = {  # what the training data are
     "random": (["--data.frame", "random"], "every scene in a frame of its own"),
@@ -39,27 +42,30 @@ MORE += [(e, s) for e, s in (("none", "canonical"), ("prope", "random"), ("cape"
 CONDITIONS = ("", "canonical", "random", "far", "zoom", "inputs1", "inputs3", "inputs4")
 
 
-def cell(name: str, setting: str, seed: int, folder: Path, steps: int) -> None:
+def cell(name: str, setting: str, seed: int, folder: Path, steps: int) -> dict:
     """Train one encoding in one setting; its evaluation at the end covers every condition."""
-    from train.cli import main
+    args = ["--config", str(CONFIGS / "base.yaml"), "--config", str(CONFIGS / f"{name}.yaml"), *SETTINGS[setting][0]]
+    args += ["--seed_everything", str(seed), "--overwrite", "true", "--data.train_length", str(16 * steps)]
+    metrics, cost = fit(args, folder)
+    found = {key: round(value, 4) for key, value in metrics.items() if key.startswith("val/")}
+    result = {"encoding": name, "setting": setting, "seed": seed, **cost, "metrics": found}
+    (folder / "done.json").write_text(json.dumps(result, indent=1))
+    return result
 
-    if (folder / "done.json").exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    args = ["fit", "--config", str(CONFIGS / "base.yaml"), "--config", str(CONFIGS / f"{name}.yaml"), *SETTINGS[setting][0]]
-    args += ["--seed_everything", str(seed), "--run_dir", str(folder), "--overwrite", "true"]
-    args += ["--data.train_length", str(16 * steps), "--trainer.enable_progress_bar", "false"]
-    started = time.time()
-    with open(folder / "train.log", "w") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-        metrics = main(args).trainer.callback_metrics
-    found = {key: round(float(value), 4) for key, value in metrics.items() if key.startswith("val/")}
-    result = {"encoding": name, "setting": setting, "seed": seed, "steps": steps, "seconds": round(time.time() - started)}
-    (folder / "done.json").write_text(json.dumps(result | {"metrics": found}, indent=1))
+
+def read(rows: list[dict[str, str]]) -> list[dict]:
+    """The cells of docs/nvs.csv."""
+    cells = []
+    for head, own in grouped(rows, ("encoding", "setting", "seed", "steps", "seconds")):
+        at = {r["condition"]: "" if r["condition"] == "own" else f"@{r['condition']}" for r in own}
+        metrics = {f"val/{metric}{at[r['condition']]}": float(r[metric]) for r in own for metric in ("psnr", "ssim")}
+        cells.append(head | {"metrics": metrics})
+    return cells
 
 
 def load(runs: Path) -> list[dict]:
     """Every finished cell."""
-    return [json.loads(path.read_text()) for path in sorted(runs.glob("*/done.json"))]
+    return finished(runs.glob("*/done.json"), DOCS / "nvs.csv", read, ("encoding", "setting", "seed"))
 
 
 def values(results: list[dict], name: str, setting: str, key: str) -> dict[int, float]:
@@ -67,19 +73,6 @@ def values(results: list[dict], name: str, setting: str, key: str) -> dict[int, 
     return {
         r["seed"]: r["metrics"][f"val/{key}"] for r in results if r["encoding"] == name and r["setting"] == setting
     }
-
-
-def shown(found: dict[int, float], digits: int = 2) -> str:
-    """Mean ± sample deviation over seeds, a single seed without one."""
-    if not found:
-        return "–"
-    text = f"{statistics.mean(found.values()):.{digits}f}"
-    return text + (f" ± {statistics.stdev(found.values()):.{digits}f}" if len(found) > 1 else "")
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-    return "\n".join(lines)
 
 
 def setting_table(results: list[dict], setting: str, columns: dict[str, str]) -> str:
@@ -185,19 +178,20 @@ def write_page(results: list[dict], runs: Path, planned: int) -> None:
     views = {"1 view": "psnr@inputs1", "3 views": "psnr@inputs3", "4 views": "psnr@inputs4"}
     frames = {"far": "psnr@far"}
     zoom = {"zoom": "psnr@zoom"}
-    pictures = [(e, s) for s in ("canonical", "random", "zoom") for e in ("gta", "prope", "plucker", "none")]
-    folder, text = None, "nothing yet"
-    for name, setting in pictures:
-        found = runs / f"{name}-{setting}-0"
-        if (found / "done.json").exists() and (found / "views.png").exists():
-            folder, text = found, f"{TITLES[name]}, {SETTINGS[setting][1]}"
+    sheet = DOCS / "nvs_views.png"
+    kinds = [(e, s) for s in ("canonical", "random", "zoom") for e in ("gta", "prope", "plucker", "none")]
+    for name, setting, seed in [(*kind, seed) for kind in kinds for seed in (0, 1, 2)]:
+        drawn = runs / f"{name}-{setting}-{seed}" / "views.png"
+        if drawn.exists() and drawn.with_name("done.json").exists():
+            about = PngInfo()  # the picture says what it shows, so that the page can be written again without the run
+            about.add_text("Description", f"{TITLES[name]}, {SETTINGS[setting][1]}, seed {seed}")
+            Image.open(drawn).save(sheet, pnginfo=about)
             break
-    if folder is not None:
-        shutil.copy(folder / "views.png", DOCS / "nvs_views.png")
+    shows = Image.open(sheet).text.get("Description", "an unnamed run") if sheet.exists() else "nothing yet"
     page = PAGE.format(
         steps="/".join(sorted({str(r["steps"]) for r in results})),
         minutes=statistics.median(r["seconds"] for r in results) / 60,
-        cells=len(results), planned=planned, effects=effects(results), picture=text,
+        cells=len(results), planned=planned, effects=effects(results), picture=shows,
         random=setting_table(results, "random", own | frames | zoom | views),
         canonical=setting_table(results, "canonical", own | {"random": "psnr@random"} | frames | zoom | views),
         zoom=setting_table(results, "zoom", own | frames | views),
@@ -223,17 +217,16 @@ def main() -> None:
     parser.add_argument("--only-page", action="store_true", help="train nothing")
     args = parser.parse_args()
     jobs = [(e, s, seed) for part in (MAIN, MORE) for seed in args.seeds for e, s in part]
+    known = {(r["encoding"], r["setting"], r["seed"]) for r in load(args.runs)}
     started = time.time()
-    for name, setting, seed in [] if args.only_page else jobs:
+    for name, setting, seed in [] if args.only_page else [job for job in jobs if job not in known]:
         if args.minutes is not None and time.time() - started > 60 * args.minutes:
             break
-        folder = args.runs / f"{name}-{setting}-{seed}"
-        cell(name, setting, seed, folder, args.steps)
-        result = json.loads((folder / "done.json").read_text())
+        result = cell(name, setting, seed, args.runs / f"{name}-{setting}-{seed}", args.steps)
         print(name, setting, seed, f"{result['seconds']} s", result["metrics"]["val/psnr"], flush=True)
     results = load(args.runs)
     if not results:
-        sys.exit(f"{args.runs} holds no finished cell; run without --only-page")
+        sys.exit(f"{args.runs} and docs/nvs.csv hold no finished cell; run without --only-page")
     write_page(results, args.runs, planned=len(jobs))
 
 

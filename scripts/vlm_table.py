@@ -4,13 +4,12 @@
     OMP_NUM_THREADS=1 python scripts/vlm_table.py --minutes 30     # starts no cell after 30 minutes
     python scripts/vlm_table.py --only-page
 
-A cell is one probe, one scheme and one seed; a finished one leaves `done.json` in its folder and is not trained again.
+A cell is one probe, one scheme and one seed; a finished one (`scripts/cells.py`) is not trained again.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import json
 import statistics
@@ -22,6 +21,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 CONFIGS, DOCS = ROOT / "configs/vlm", ROOT / "docs"
 sys.path.insert(0, str(ROOT))
+
+from scripts.cells import finished, fit, grouped, shown, table  # noqa: E402
 
 TITLES = {
     "rope1d": "1-D rotary", "v2pe": "V2PE at 1/4", "shared_position": "one id an image", "mrope": "MRoPE (chunked)",
@@ -105,44 +106,30 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def cell(probe: str, scheme: str, seed: int, folder: Path) -> None:
+def cell(probe: str, scheme: str, seed: int, folder: Path) -> dict:
     """Train one scheme on one probe; its evaluation at the end covers every condition."""
-    from train.cli import main
-
-    if (folder / "done.json").exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    args = ["fit", "--config", str(CONFIGS / f"{probe}.yaml"), "--model.scheme", scheme, "--seed_everything", str(seed)]
-    args += ["--run_dir", str(folder), "--overwrite", "true", "--trainer.enable_progress_bar", "false"]
-    started = time.time()
-    with open(folder / "train.log", "w") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-        trainer = main(args).trainer
-    found = {k: round(float(v), 4) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
-    result = {"probe": probe, "scheme": scheme, "seed": seed, "steps": trainer.global_step}
-    result |= {"seconds": round(time.time() - started), "metrics": found}
+    args = ["--config", str(CONFIGS / f"{probe}.yaml"), "--model.scheme", scheme, "--seed_everything", str(seed)]
+    metrics, cost = fit([*args, "--overwrite", "true"], folder)
+    found = {key: round(value, 4) for key, value in metrics.items() if key.startswith("val/")}
+    result = {"probe": probe, "scheme": scheme, "seed": seed, **cost, "metrics": found}
     (folder / "done.json").write_text(json.dumps(result, indent=1))
+    return result
 
 
-def load(runs: Path) -> list[dict]:
+def read(rows: list[dict[str, str]]) -> list[dict]:
+    """The cells of docs/vlm_probes.csv."""
+    cells = grouped(rows, ("probe", "scheme", "seed", "steps", "seconds"))
+    return [head | {"metrics": {f"val/{r['metric']}": float(r["accuracy"]) for r in own}} for head, own in cells]
+
+
+def load(runs: Path, docs: Path = DOCS) -> list[dict]:
     """Every finished cell."""
-    return [json.loads(path.read_text()) for path in sorted(runs.glob("*/done.json"))]
+    return finished(runs.glob("*/done.json"), docs / "vlm_probes.csv", read, ("probe", "scheme", "seed"))
 
 
 def values(results: list[dict], probe: str, scheme: str, key: str) -> dict[int, float]:
     """{seed: accuracy}; `key` is what stands behind "val/acc"."""
     return {r["seed"]: r["metrics"][f"val/acc{key}"] for r in results if (r["probe"], r["scheme"]) == (probe, scheme)}
-
-
-def shown(found: dict[int, float]) -> str:
-    """Mean ± sample deviation over seeds, a single seed without one."""
-    if not found:
-        return "–"
-    text = f"{statistics.mean(found.values()):.2f}"
-    return text + (f" ± {statistics.stdev(found.values()):.2f}" if len(found) > 1 else "")
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
 
 
 def probe_table(results: list[dict], probe: str) -> str:
@@ -263,17 +250,16 @@ def main() -> None:
     parser.add_argument("--only-page", action="store_true", help="train nothing")
     args = parser.parse_args()
     jobs = [(p, s, seed) for seed in args.seeds for p in args.probes for s in SCHEMES[p] if s in args.schemes]
+    known = {(r["probe"], r["scheme"], r["seed"]) for r in load(args.runs)}
     started = time.time()
-    for probe, scheme, seed in [] if args.only_page else jobs:
+    for probe, scheme, seed in [] if args.only_page else [job for job in jobs if job not in known]:
         if args.minutes is not None and time.time() - started > 60 * args.minutes:
             break
-        folder = args.runs / f"{probe}-{scheme}-{seed}"
-        cell(probe, scheme, seed, folder)
-        result = json.loads((folder / "done.json").read_text())
+        result = cell(probe, scheme, seed, args.runs / f"{probe}-{scheme}-{seed}")
         print(probe, scheme, seed, f"{result['seconds']} s", result["metrics"]["val/acc"], flush=True)
     results = load(args.runs)
     if not results:
-        sys.exit(f"{args.runs} holds no finished cell; run without --only-page")
+        sys.exit(f"{args.runs} and docs/vlm_probes.csv hold no finished cell; run without --only-page")
     write_page(results, planned=3 * sum(len(s) for s in SCHEMES.values()))
 
 

@@ -143,7 +143,7 @@ def test_the_tables_come_from_finished_cells_alone(script: ModuleType, tmp_path:
         (folder / "done.json").write_text(json.dumps(done | {"metrics": {f"val/acc{k}": v for k, v in found.items()}}))
     (tmp_path / "vlm_probes.md").write_text(f"kept\n{script.BEGIN}\nold\n{script.END}\nkept too\n")
     for _ in range(2):  # written again over itself
-        script.write_page(script.load(tmp_path / "runs"), planned=9, docs=tmp_path)
+        script.write_page(script.load(tmp_path / "runs", tmp_path), planned=9, docs=tmp_path)
     page = (tmp_path / "vlm_probes.md").read_text()
     assert page.startswith("kept\n") and page.endswith("\nkept too\n") and "old" not in page
     assert "3 of 9 cells are finished" in page and page.count("Nothing was trained on this probe.") == 2
