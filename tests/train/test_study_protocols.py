@@ -68,11 +68,11 @@ def test_kept_pictures_are_those_that_would_be_drawn(
 def test_kept_pictures_of_different_settings_do_not_meet(data: Glyphs, tmp_path: Path) -> None:
     found = [Setting("resize", (32, 32)), Setting("shift", (32, 32), (0.1, 0.0)), Setting("canvas", (32, 40))]
     for setting in found:
-        dataset(data, setting, 2, tmp_path)
-    dataset(data, found[0], 3, tmp_path)
-    dataset(Glyphs(img_size=32, variant="jitter"), found[0], 2, tmp_path)
+        dataset(data, setting, 2, tmp_path)[0]
+    dataset(data, found[0], 3, tmp_path)[0]
+    dataset(Glyphs(img_size=32, variant="jitter"), found[0], 2, tmp_path)[0]
     assert len(list(tmp_path.iterdir())) == 5
-    dataset(data, Setting("crop", (20, 20)), 2, tmp_path)  # cut from the pictures of training size
+    dataset(data, Setting("crop", (20, 20)), 2, tmp_path)[0]  # cut from the pictures of training size
     assert len(list(tmp_path.iterdir())) == 5
 
 

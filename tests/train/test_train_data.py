@@ -12,7 +12,9 @@ from train_helpers import command, run
 from train.data.fashion import FashionMNIST
 from train.data.glyphs import Glyphs
 from train.data.sampling import EpochSampler, EvalSampler, Key, ResumableLoader
+from train.data.stored import Stored
 from train.seeds import mix, seeded
+from vispe.data.glyphs import GlyphDataset
 
 DATA = TensorDataset(torch.arange(23))
 
@@ -145,3 +147,25 @@ def test_fashion_splits_sizes_and_zoom(fashion: Path) -> None:
 def test_fashion_elsewhere_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="never downloaded"):
         FashionMNIST(str(tmp_path), img_size=32).train_dataset()
+
+
+def test_stored_pictures_are_those_that_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"train_length": 6, "img_size": 16, "seed": 3, "zoom": (0.7, 1.4)}
+    keys = [Key(0, 0, 5), Key(1, 0, 0), Key(1, 0, 1), Key(2, 0, 5)]
+    fresh = Glyphs(**options).train_dataset()
+    drawn = [fresh[key] for key in keys]
+    for _ in range(2):
+        kept = Glyphs(**options, pictures=str(tmp_path)).train_dataset()
+        kept.glyphs.glyphs.block = 4
+        assert all(torch.equal(kept[key][0], image) and kept[key][1] == label for key, (image, label) in zip(keys, drawn))
+        assert len(files := list(tmp_path.iterdir())) == 2  # items 4 to 7 and 16 to 19 of an endless set
+        monkeypatch.setattr(GlyphDataset, "render", lambda *_: pytest.fail("drawn again"))
+    monkeypatch.undo()
+    files[0].write_bytes(b"cut off")
+    kept = Glyphs(**options, pictures=str(tmp_path)).train_dataset()
+    kept.glyphs.glyphs.block = 4
+    assert all(torch.equal(kept[key][0], image) for key, (image, _) in zip(keys, drawn))
+    other = Glyphs(**options | {"seed": 4}, pictures=str(tmp_path)).train_dataset()
+    assert not torch.equal(other[5][0], kept[5][0])
+    with pytest.raises(IndexError, match="outside 0..9"):
+        Stored(GlyphDataset("test", length=10), tmp_path)[10]

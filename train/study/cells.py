@@ -20,6 +20,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from train.checkpoint import CheckpointError, SafeCheckpointIO
 from train.cli import VispeCLI, checkpoint_dir, modified
+from train.files import replace
 from train.study import results
 from train.study.config import Cell, StudyError
 from train.study.evaluate import Score, evaluate
@@ -84,7 +85,7 @@ def run_cell(cell: Cell, say: Callable[[str], None] = print) -> None:
         if reached in ("new", "interrupted", "trained") and not usable(cell, say):
             train(cell, say)
         if reached not in ("done", "tested"):
-            results.replace(rows_file(cell), as_csv(test(cell)))
+            replace(rows_file(cell), as_csv(test(cell)))
         if reached != "done":
             results.append(cell.study.results_file, from_csv(rows_file(cell)))
         say(f"{cell.name}: done")
@@ -153,7 +154,7 @@ def prepare_training(cell: Cell, say: Callable[[str], None]) -> None:
             "encoding": cell.encoding, "seed": cell.seed, "study": cell.study.name, "training_hash": cell.training_hash(),
             "commit": results.commit(), "arguments": cell.arguments(),
         }  # fmt: skip
-        results.replace(path, json.dumps(facts, indent=1).encode())
+        replace(path, json.dumps(facts, indent=1).encode())
 
 
 # testing

@@ -9,9 +9,9 @@ from torch.utils.data import Dataset, Subset
 
 from train.data.base import ImageData, as_size
 from train.data.glyphs import Glyphs, Standardised
+from train.data.stored import Stored
 from train.seeds import mix
 from train.study.config import Protocols, Size, StudyError
-from train.study.store import Stored
 from vispe.data.glyphs import GlyphDataset
 
 

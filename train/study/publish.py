@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from train.files import replace
 from train.study import results
 from train.study.advice import recommend
 from train.study.config import Study
@@ -36,5 +37,5 @@ def publish(study: Study, folder: Path, *, command: str) -> list[Path]:
     files[f"{study.name}.md"] = markdown(summary, advice, shown, title=title, command=command).encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        results.replace(folder / name, content)
+        replace(folder / name, content)
     return [folder / name for name in files]

@@ -3,7 +3,6 @@
 import csv
 import fcntl
 import io
-import os
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from train.files import replace
 from train.study.config import StudyError
 
 FORMAT = 1  # of the rows; a change of their columns or meaning makes it another
@@ -134,16 +134,6 @@ def append(path: Path, rows: list[Row]) -> bool:
         writer.writerows(text(row) for row in rows)
         replace(path, old + (b"\n" if old and not old.endswith(b"\n") else b"") + buffer.getvalue().encode())
     return True
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Write a file so that at every moment it is the old or the new one."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with open(partial, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
 
 
 @contextmanager
