@@ -24,9 +24,10 @@ from ..encodings import EncodingStack
 from ..layers import Attention, Block
 from ..positions import CameraPositions, camera_grid
 from .nvs_parts import ConvStem, CrossBlock, patchify, unpatchify
+from .saved import SavedModel, arguments
 
 
-class _NvsModel(nn.Module):
+class _NvsModel(SavedModel):
     """What both hosts share: the encoding, checked inputs, positions of views."""
 
     cell: int  # pixels of a token's side
@@ -126,7 +127,9 @@ class ViewTransformer(_NvsModel):
         mlp_ratio: float = 3.0,
         in_channels: int = 3,
     ) -> None:
+        config = arguments(locals())
         super().__init__(encoding, encoding_kwargs, image_size, patch_size, embed_dim, num_heads, depth, mlp_ratio)
+        self.config = config
         self.patch_embed = nn.Linear(in_channels * patch_size**2, embed_dim)
         self.kind = nn.Parameter(torch.empty(2, embed_dim))  # of input patches and of target patches
         self.blocks = nn.ModuleList(
@@ -192,8 +195,9 @@ class SceneTransformer(_NvsModel):
         head_dim: int = 128,
         in_channels: int = 3,
     ) -> None:
-        layers = depth + decoder_depth
+        config, layers = arguments(locals()), depth + decoder_depth
         super().__init__(encoding, encoding_kwargs, image_size, stride, embed_dim, num_heads, layers, mlp_ratio)
+        self.config = config
         if query_size < 1 or stride % query_size or decoder_depth < 1:
             raise ValueError(
                 f"SceneTransformer: query_size must divide stride={stride} and decoder_depth be at least 1, got {query_size} "

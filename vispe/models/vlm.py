@@ -11,14 +11,11 @@ Circle-RoPE) and those with a mask of their own (CCA, MCA, PyPE) are served as t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..encodings.rope_sequence import SequenceRotary
@@ -26,6 +23,7 @@ from ..encodings.rotary import Rotation
 from ..positions.schemes import Scheme, create_scheme
 from ..positions.segments import Text
 from ..positions.sequence import SequenceBatch, Side, build_ids
+from .saved import SavedModel, arguments
 from .vlm_parts import (
     DecoderBlock,
     LayerCache,
@@ -40,7 +38,7 @@ from .vlm_vision import VisionTokens
 __all__ = ["Sequences", "VisionLanguageModel"]
 
 
-class VisionLanguageModel(nn.Module):
+class VisionLanguageModel(SavedModel):
     """Pictures and text in one causal sequence.
 
     Args:
@@ -75,7 +73,7 @@ class VisionLanguageModel(nn.Module):
         sections: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        self.config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
+        self.config = arguments(locals())
         kv_heads = num_heads if kv_heads is None else kv_heads
         if min(vocab_size, dim, depth, num_heads, kv_heads, merge) < 1 or dim % num_heads or num_heads % kv_heads:
             raise ValueError(
@@ -276,26 +274,6 @@ class VisionLanguageModel(nn.Module):
         """The batch with tokens (B, n) behind every row: what `generate` saw when it went on from there."""
         rows = tuple((*row, Text(tokens.shape[1])) for row in batch.rows)
         return replace(batch, rows=rows, text=tuple(torch.cat(pair) for pair in zip(batch.text, tokens)))
-
-    # files
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """config.json (the constructor's arguments) and model.safetensors."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(self.config, indent=1) + "\n")
-        save_file({k: v.contiguous() for k, v in self.state_dict().items()}, folder / "model.safetensors")
-
-    @classmethod
-    def from_pretrained(cls, folder: str | Path) -> VisionLanguageModel:
-        """A model from a folder of `save_pretrained`."""
-        folder = Path(folder)
-        for name in ("config.json", "model.safetensors"):
-            if not (folder / name).is_file():
-                raise FileNotFoundError(f"VisionLanguageModel: {folder} has no {name}; give a folder of save_pretrained.")
-        model = cls(**json.loads((folder / "config.json").read_text()))
-        model.load_state_dict(load_file(folder / "model.safetensors"))
-        return model.eval()
 
 
 def _init(module: nn.Module) -> None:
