@@ -8,10 +8,12 @@ from .convert import load
 from .encodings import create_encoding, list_encodings
 from .models.create import create_model
 from .positions import patch_grid, video_grid
+from .shipped import shipped
 
 __version__ = "0.1.0"
 __all__ = [
-    "create_encoding", "create_model", "list_encodings", "load", "models", "open_clip", "patch_grid", "swap", "video_grid",
+    "create_encoding", "create_model", "list_encodings", "load", "models", "open_clip", "patch_grid", "shipped", "swap",
+    "video_grid",
 ]  # fmt: skip
 
 _LAZY = {"Diagnosis": "diagnostics", "diagnose": "diagnostics", "resolution_curves": "curves"}

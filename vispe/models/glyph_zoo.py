@@ -7,20 +7,17 @@ They show what encodings do; `checkpoints/NAME/README.md` is the card of each.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from timm.models import generate_default_cfgs, register_model
 
+from ..shipped import FOLDER
 from .entries import make_entry, untrained_cfg
 from .vit import EncodedVisionTransformer
 from .vit_zoo import VARIANTS, _filter
 
 __all__: list[str] = []
 
-# In a clone beside the package, in an installed package inside it (see pyproject.toml).
-FOLDERS = (Path(__file__).parents[2] / "checkpoints", Path(__file__).parents[1] / "checkpoints")
-FOLDER = next((folder for folder in FOLDERS if folder.is_dir()), FOLDERS[0])
 TAG = "glyph47"
 
 SIZE: dict[str, Any] = dict(
