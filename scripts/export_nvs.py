@@ -34,7 +34,7 @@ on drawn spheres (`vispe.data.Scenes`, the first given camera is the origin): {s
 scenes, weights in float16.
 
     model = ViewTransformer.from_pretrained(vispe.shipped("{name}"))      # of vispe.models
-    scene = vispe.data.Scenes("test", views=3, size=32, length=8).batch(range(8))
+    scene = Scenes("test", views=3, size=32, length=8).batch(range(8))           # of vispe.data
     model(scene["images"][:, :2], scene["world_to_camera"], scene["intrinsics"])     # (8, 1, 3, 32, 32) in [0, 1]
 
 PSNR (dB) on 256 test scenes; the second row is what the mean of the given views has:
