@@ -44,3 +44,11 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         ViewTransformer.from_pretrained(tmp_path)
     with pytest.raises(FileNotFoundError, match="config.json"):
         VisionLanguageModel.from_pretrained(tmp_path / "elsewhere")
+
+
+def test_weights_of_other_arguments_are_refused(tmp_path: Path) -> None:
+    ViewTransformer("gta", **SMALL).save_pretrained(tmp_path / "one")
+    ViewTransformer("gta", **SMALL | {"depth": 2}).save_pretrained(tmp_path / "two")
+    (tmp_path / "one" / "model.safetensors").replace(tmp_path / "two" / "model.safetensors")
+    with pytest.raises(ValueError, match=r"one\W*save_pretrained[\s\S]*blocks\.1"):
+        ViewTransformer.from_pretrained(tmp_path / "two")

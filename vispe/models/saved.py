@@ -35,7 +35,7 @@ class SavedModel(nn.Module):
 
         Raises:
             FileNotFoundError: a file is missing.
-            ValueError: the folder holds a model of another class.
+            ValueError: the folder holds a model of another class, or weights that are not those of its arguments.
         """
         folder = Path(folder)
         for name in (CONFIG, WEIGHTS):
@@ -49,5 +49,11 @@ class SavedModel(nn.Module):
                 f"a folder that {cls.__name__}.save_pretrained wrote."
             )
         model = cls(**config)
-        model.load_state_dict(load_file(folder / WEIGHTS))
+        try:
+            model.load_state_dict(load_file(folder / WEIGHTS))
+        except RuntimeError as error:
+            raise ValueError(
+                f"{cls.__name__}: {folder / WEIGHTS} holds no weights of the model in {CONFIG} beside it; take both files from "
+                f"one save_pretrained. {error}"
+            ) from error
         return model.eval()
