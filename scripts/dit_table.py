@@ -4,10 +4,10 @@
     OMP_NUM_THREADS=1 python scripts/dit_table.py --seeds 1 --minutes 60       # one seed; begins nothing after an hour
     python scripts/dit_table.py --only-page
 
-Four trainings a seed by configs/dit/glyphs.yaml (R = 32 x 32), six rows: RoPE with NTK and with YaRN are the RoPE model sampled
-in another way. A training leaves `done.json` in its folder and an evaluated row `eval_ROW.json`; both are not done again, nor
-is a row of docs/dit_table.csv (`scripts/cells.py`), and a training that was stopped goes on from its checkpoint. Processes with
-other `--seeds` may run side by side; the page is then written by `--only-page`.
+Four trainings a seed by configs/dit/glyphs.yaml (R = 32 x 32), seven rows: RoPE with interpolation, NTK and YaRN is the RoPE
+model sampled in another way. A training leaves `done.json` in its folder and an evaluated row `eval_ROW.json`; both are not done
+again, nor is a row of docs/dit_table.csv (`scripts/cells.py`), and a training that was stopped goes on from its checkpoint.
+Processes with other `--seeds` or `--rows` of other trainings may run side by side; the page is then written by `--only-page`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from scripts.cells import finished, fit, grouped, shown, table  # noqa: E402
 
 ROWS = {  # row: (training, how frequencies extrapolate, title)
     "rope_axial": ("rope_axial", None, "axial RoPE"),
+    "rope_pi": ("rope_axial", "pi", "axial RoPE + interpolation"),
     "rope_ntk": ("rope_axial", "ntk", "axial RoPE + NTK"),
     "rope_yarn": ("rope_axial", "yarn", "axial RoPE + YaRN"),
     "sincos": ("sincos", None, "sin-cos table"),
@@ -188,7 +189,8 @@ pictures, {minutes:.0f} minutes on one thread of a shared machine) and draws 47 
 pictures a seed and size, 25 Euler steps, guidance 2). {cells} of {planned} rows are finished; missing ones are left out, not
 guessed.
 
-NTK and YaRN are the axial RoPE model, sampled with other frequencies; only rotary encodings take them. RPE-2D trains on ordered
+Interpolation (positions squeezed onto the trained range), NTK and YaRN are the axial RoPE model, sampled with other
+frequencies; only rotary encodings take them. RPE-2D trains on ordered
 random places of twice the grid and samples at the mean of that law; its attention scale, time shift and crops are off. HARoPE
 without QK-norm is a reparametrisation of axial RoPE.
 
