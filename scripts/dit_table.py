@@ -5,7 +5,7 @@
     python scripts/dit_table.py --only-page
 
 Four trainings a seed by configs/dit/glyphs.yaml (R = 32 x 32), seven rows: RoPE with interpolation, NTK and YaRN is the RoPE
-model sampled in another way. A training leaves `done.json` in its folder and an evaluated row `eval_ROW.json`; both are not done
+model sampled in another way. A training leaves `done.json` in its folder, an evaluated row `eval_ROW.json`; both are not done
 again, nor is a row of docs/dit_table.csv (`scripts/cells.py`), and a training that was stopped goes on from its checkpoint.
 Processes with other `--seeds` or `--rows` of other trainings may run side by side; the page is then written by `--only-page`.
 """
