@@ -15,6 +15,8 @@ from transformers_helpers import IMAGE, MIXED, PICTURES, VIDEO, follows, generat
 
 import vispe
 from vispe.adapters import transformers as adapter
+from vispe.positions.masks import batch_mask
+from vispe.positions.schemes import create_scheme
 from vispe.positions.segments import Image, Text, Tiles, Video
 from vispe.positions.sequence import build_ids
 
@@ -208,17 +210,31 @@ def test_ring_schemes_refuse_masks_that_are_not_theirs():
         generated(model, batch, cache_implementation="static", disable_compile=True)
 
 
-def test_ring_mask_lets_an_image_see_its_rings():
-    model = vispe.swap(MODELS["qwen2_vl"], "cca")
-    ids = torch.tensor([[5, *[IMAGE] * 9, 6]])
-    seen = {}
-    layer = model.model.language_model.layers[1]
-    hook = layer.self_attn.register_forward_pre_hook(lambda m, a, k: seen.update(mask=k["attention_mask"]), with_kwargs=True)
-    logits(model, {"input_ids": ids, "image_grid_thw": torch.tensor([[1, 6, 6]])})
-    hook.remove()
-    from vispe.positions.masks import ring_mask
-
-    assert torch.equal(seen["mask"][0, 0] == 0, ring_mask([Text(1), Image(3, 3), Text(1)], "cca"))
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("scheme", ["cca", "mca", "pype"])
+@pytest.mark.parametrize(("kind", "rows"), [
+    ("qwen2_vl", [[Text(1), Image(3, 3), Image(2, 4), Text(1)], [Video(2, 3, 4, seconds=1.0), Text(2)], [Text(2)]]),
+    ("qwen3_vl", [[Text(1), Image(4, 3), Text(1)], [Text(1), Image(3, 3)]]),
+    ("internvl", [[Text(2), Tiles(3, 1, 2, 2), Text(1), Tiles(2, 1, 2, 2)], [Image(2, 2), Text(1)]]),
+    ("llava", [[Text(1), Image(2, 2), Image(2, 2), Text(1)], [Text(3)]]),
+])  # fmt: skip
+def test_masks_of_rings_are_those_of_segments(kind, rows, scheme, side):
+    """What the tokens of every layer see is `batch_mask`; layers of pype differ, so one in two keeps a ring less."""
+    model = vispe.swap(MODELS[kind], scheme, encoding_kwargs={"layers_per_step": 1} if scheme == "pype" else None)
+    batch = prompt(kind, [[Image(2 * s.rows, 2) if isinstance(s, Tiles) else s for s in row] for row in rows], side=side)
+    layers, seen = model.model.language_model.layers, []
+    hooks = [
+        layer.self_attn.register_forward_pre_hook(lambda m, a, k: seen.append(k["attention_mask"][:, 0] == 0), with_kwargs=True)
+        for layer in layers
+    ]
+    logits(model, batch)
+    [hook.remove() for hook in hooks]
+    own = create_scheme(scheme, **model.model.vispe_adapter.setup.encoding_kwargs)
+    for number, mask in enumerate(seen):
+        wanted = batch_mask(rows, own.for_layer(number, len(layers)), side=side)
+        for i in range(len(rows)):
+            tokens = batch["attention_mask"][i].bool()  # what padding looks at changes nothing
+            assert torch.equal(mask[i, tokens], wanted[i, tokens])
 
 
 @pytest.mark.parametrize(("kind", "scheme", "options"), [

@@ -10,7 +10,10 @@ from vispe.positions.schemes import create_scheme
 from vispe.positions.segments import Image, Text, Tiles, Video
 from vispe.positions.sequence import build_batch, build_ids
 
-ROW = [Text(2), Image(4, 7), Text(1), Video(2, 3, 5), Image(1, 3), Text(2)]
+ROW = [
+    Text(2), Image(4, 7), Text(1), Video(2, 3, 5), Image(1, 3), Text(2), Tiles(1, 2, 3, 4, thumbnail=(3, 3)),
+    Tiles(2, 1, 3, 3, thumbnail=(2, 5), first="thumbnail"), Text(1),
+]  # fmt: skip
 
 
 def ring(name, i, j, height, width, keep=None):
@@ -23,6 +26,15 @@ def ring(name, i, j, height, width, keep=None):
     return found if keep is None else min(found, keep - 1)
 
 
+def pictures(segment):
+    """(height, width) of everything that has rings of its own: an image, a frame, a tile, a thumbnail."""
+    own = [(segment.height, segment.width)]
+    if not isinstance(segment, Tiles):
+        return own * getattr(segment, "frames", 1)
+    tiles = own * (segment.rows * segment.cols)
+    return [*tiles, segment.thumbnail] if segment.first == "tiles" else [segment.thumbnail, *tiles]
+
+
 def walk(name, step=None):
     """(id, number of the image or None) of every token of ROW."""
     out, here, image = [], 0, 0
@@ -31,11 +43,10 @@ def walk(name, step=None):
             out += [(here + n, None) for n in range(segment.n)]
             here += segment.n
             continue
-        height, width = segment.height, segment.width
-        own = [ring(name, i, j, height, width) for i in range(height) for j in range(width)]
-        keep = None if step is None else max(max(own) + 1 - step, 1)
-        own = [ring(name, i, j, height, width, keep) for i in range(height) for j in range(width)]
-        for _ in range(getattr(segment, "frames", 1)):
+        for height, width in pictures(segment):
+            own = [ring(name, i, j, height, width) for i in range(height) for j in range(width)]
+            keep = None if step is None else max(max(own) + 1 - step, 1)
+            own = [ring(name, i, j, height, width, keep) for i in range(height) for j in range(width)]
             out += [(here + r, image) for r in own]
             here, image = here + max(own) + 1, image + 1
     return out

@@ -13,7 +13,7 @@ from transformers import Cache
 
 from ..encodings.functional import rotate
 from ..encodings.rope_sequence import full_tables
-from ..positions.masks import document_mask
+from ..positions.masks import document_mask, sees_rings
 from ..positions.schemes import Scheme
 from ..positions.schemes.rings import Rings
 from ..positions.segments import Text
@@ -236,19 +236,13 @@ def refuse_pairs(config: Any) -> None:
 
 
 def ring_masks(adapter: Adapter, call: dict[str, Any], seen: Tensor, new: int) -> Tensor:
-    """`ring_mask` of rows, (B, schemes, new, past + new), from ids: in a run of visual tokens those up to its own are seen.
-
-    Images, frames and tiles that touch need no telling apart, because the ids of the next all lie behind those of the last.
-    """
+    """`ring_mask` of rows, (B, schemes, new, past + new), from their ids."""
     visual = adapter.reader.kinds(call, seen[:, -new:]) > 0
-    runs = (visual[:, 1:] != visual[:, :-1]).cumsum(-1)
-    runs = torch.cat((torch.zeros_like(runs[:, :1]), runs), dim=-1) if new > 1 else torch.zeros_like(visual, dtype=torch.long)
-    inside = (runs[:, :, None] == runs[:, None]) & visual[:, None]
     sees = seen[:, None, None].repeat(1, len(adapter.schemes), new, 1)
-    causal, itself = torch.ones(new, new, dtype=torch.bool).tril(), torch.eye(new, dtype=torch.bool)
+    itself = torch.eye(new, dtype=torch.bool)
     for s, own in enumerate(adapter.split(call["position_ids"][1:].cpu())):
-        block = torch.where(inside, own[0][:, None] <= own[0][:, :, None], causal)
-        sees[:, s, :, -new:] = block & seen[:, None, -new:] | itself  # padding sees itself: no softmax over nothing
+        inside = sees_rings(own[0], visual) & seen[:, None, -new:]
+        sees[:, s, :, -new:] = inside | itself  # padding sees itself: no softmax over nothing
     return sees
 
 

@@ -9,30 +9,37 @@ from torch import Tensor
 
 from .schemes import Scheme, create_scheme
 from .schemes.rings import Rings
-from .segments import Image, Segment, Video
+from .segments import VISUAL, Segment
 from .sequence import Side, build_ids
 
 
 def ring_mask(segments: Sequence[Segment], scheme: str | Rings) -> Tensor:
     """Causal, but inside an image a token sees the rings up to its own, whichever side they lie on; (S, S) bool.
 
-    Built once from ring ids. Of a scheme that differs by layer, pass `scheme.for_layer(i, depth)`.
+    Built once from ring ids. Of a scheme that differs by layer, pass `scheme.for_layer(i, depth)`. Frames of a video, the tiles
+    of an image and its thumbnail have rings of their own, so each of them is an image here (the authors have one image of
+    24 x 24 and say nothing of tiles). The adapter of transformers has the same mask, by the same `sees_rings`.
     Source: xing0047/cca-llava 8b5bb61, ErikZ719/MCA-LLaVA a9a1e40, SakuraTroyChen/PyPE 6c73390.
     """
     scheme = create_scheme(scheme)
     if not isinstance(scheme, Rings):
         raise ValueError(f"ring_mask: {type(scheme).__name__} has no rings; schemes 'cca', 'mca' and 'pype' have.")
     ids = build_ids(segments, scheme)[0][0]
-    parts = [s.height * s.width if isinstance(s, Video) else s.length for s in segments for _ in range(_frames(s))]
-    visual = [isinstance(s, (Image, Video)) for s in segments for _ in range(_frames(s))]
-    owner = torch.arange(len(parts)).repeat_interleave(torch.tensor(parts))
-    seen = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
-    inside = (owner[:, None] == owner) & torch.tensor(visual)[owner]
-    return torch.where(inside, ids[None] <= ids[:, None], seen)
+    lengths = torch.tensor([segment.length for segment in segments], dtype=torch.long)
+    return sees_rings(ids, torch.tensor([isinstance(s, VISUAL) for s in segments], dtype=torch.bool).repeat_interleave(lengths))
 
 
-def _frames(segment: Segment) -> int:
-    return segment.frames if isinstance(segment, Video) else 1
+def sees_rings(ids: Tensor, visual: Tensor) -> Tensor:
+    """The mask (..., S, S) bool of ring ids (..., S) and of which tokens are visual (..., S) bool.
+
+    Images, frames and tiles that touch need no telling apart: the ids of the next all lie behind those of the last, so that
+    between them "up to its own" is causal.
+    """
+    edges = visual[..., 1:] != visual[..., :-1]
+    runs = torch.cat((torch.zeros_like(visual[..., :1]), edges), dim=-1).cumsum(-1)
+    inside = (runs[..., :, None] == runs[..., None, :]) & visual[..., None, :]
+    causal = torch.ones(inside.shape[-2:], dtype=torch.bool, device=ids.device).tril()
+    return torch.where(inside, ids[..., None, :] <= ids[..., :, None], causal)
 
 
 def batch_mask(rows: Sequence[Sequence[Segment]], scheme: str | Scheme, *, side: Side = "left") -> Tensor:

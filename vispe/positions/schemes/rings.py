@@ -20,7 +20,7 @@ class Rings(Line):
     CCA: the distance to the nearest border, Xing et al., NeurIPS 2024, arXiv 2410.15926, xing0047/cca-llava 8b5bb61.
     MCA: distances to the nearest horizontal and vertical border added, arXiv 2507.09184, ErikZ719/MCA-LLaVA a9a1e40.
     `ring_mask` (positions/masks.py) gives their attention mask. Different: any grid and batch, where 24 x 24 and 1 are fixed
-    there; every frame of a video has rings of its own.
+    there; every frame of a video, every tile of an image and its thumbnail have rings of their own.
 
     Args:
         kind: how distances to the borders become one ring.
