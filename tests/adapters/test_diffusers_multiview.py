@@ -1,10 +1,12 @@
 """Joined views in diffusers' transformers: one view is the model itself, oracles of the sums, frames, orders, refusals."""
 
+import json
+
 import pytest
 import torch
 from diffusers_helpers import arguments, tiny
 
-from vispe.adapters.diffusers import swap
+from vispe.adapters.diffusers import load, save, swap
 from vispe.adapters.diffusers.multiview import Cameras, multiview
 from vispe.adapters.diffusers.square import any_shape
 from vispe.positions import camera_grid, look_at
@@ -134,6 +136,24 @@ def test_checkpointing_and_state():
     other = multiview(tiny("pixart"), "gta")
     other.load_state_dict(joined.state_dict())
     assert torch.equal(run(other, "pixart", cameras()), run(joined.eval(), "pixart", cameras()))
+
+
+@pytest.mark.parametrize(("host", "spec", "options"), [
+    ("pixart", "plucker+epipolar", {"plucker": {"scale": 0.5}}), ("dit", "gta", None), ("dit", "none", None),
+])  # fmt: skip
+def test_saving_and_loading(host, spec, options, tmp_path):
+    joined = shaken(multiview(tiny(host), spec, options, train_grid=(4, 6)))
+    save(joined, tmp_path)
+    other = load(tmp_path)
+    assert torch.equal(run(other, host, cameras()), run(joined, host, cameras()))
+    with pytest.raises(ValueError, match="cameras"):
+        other(**arguments(host))
+    save(other, tmp_path / "again")
+    assert (tmp_path / "again/vispe.json").read_text() == (tmp_path / "vispe.json").read_text()
+    told = json.loads((tmp_path / "vispe.json").read_text())
+    (tmp_path / "vispe.json").write_text(json.dumps(told | {"encoding": "ray_distance+plucker", "encoding_kwargs": {}}))
+    with pytest.raises(ValueError, match="do not match"):
+        load(tmp_path)
 
 
 def test_refusals():

@@ -32,6 +32,7 @@ from ...positions import CameraPositions, camera_grid
 from .attention import heads, normed, project
 from .processors import CrossProcessor
 from .square import any_shape
+from .swap import Setup
 
 CLASSES = (DiTTransformer2DModel, PixArtTransformer2DModel)
 ACTS = {"tokens", "between", "look", "qk", "v", "out", "bias", "mix", "beside", "projected"}
@@ -142,9 +143,8 @@ def multiview(
     """A copy of a DiT or PixArt whose self-attention joins views and knows their cameras.
 
     The model's own encoding of places stays. Parameters of the new ones stand in `...attn1.processor.encodings.<name>` of the
-    state dict, each layer's its own; `state_dict` and `load_state_dict` write and read them (`save` and `load` do not know
-    them). Poses are moved to the first view, in float64, ahead of rounding, so that the world's frame does not matter to any
-    encoding, absolute ones too.
+    state dict, each layer's its own; this package's `save` and `load` write and read the whole model. Poses are moved to the
+    first view, in float64, ahead of rounding, so that the world's frame does not matter to any encoding, absolute ones too.
 
     Args:
         model: a DiTTransformer2DModel or PixArtTransformer2DModel with its stock processors.
@@ -181,6 +181,7 @@ def multiview(
         if getattr(block, "attn2", None) is not None:
             block.attn2.set_processor(CrossProcessor())
     model.register_forward_pre_hook(CameraCarrier(), with_kwargs=True)
+    model.vispe_setup = Setup(encoding, encoding_kwargs or {}, train_grid=train_grid and tuple(train_grid), views=True)
     any_shape(model)
     return model
 

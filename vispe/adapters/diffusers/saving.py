@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ...encodings.extrapolation import Extrapolation
 from .hosts import HOSTS, host_of
+from .multiview import multiview
 from .swap import Setup, set_extrapolation, setup_of, swap
 
 FILE, WEIGHTS = "vispe.json", "diffusion_pytorch_model.safetensors"
@@ -57,7 +58,9 @@ def load(folder: str | Path, *, device: torch.device | str | None = None, **from
         raise ValueError(f"load: {FILE} is of a {told['model']}, for which there is no adapter.")
     model, info = quiet(cls, folder, from_pretrained)
     setup = Setup(**{key: value for key, value in told.items() if key != "model"})
-    if setup.encoding:
+    if setup.views:
+        model = multiview(model, setup.encoding, setup.encoding_kwargs, train_grid=setup.train_grid)
+    elif setup.encoding:
         swap(model, setup.encoding, encoding_kwargs=setup.encoding_kwargs, old=setup.old, start=setup.start,
              train_grid=setup.train_grid, into="model")  # fmt: skip
     fill_new(model, folder, info)

@@ -25,14 +25,15 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Setup:
-    """What `swap` and `set_extrapolation` made of a model, in plain values."""
+    """What `swap`, `multiview` and `set_extrapolation` made of a model, in plain values."""
 
-    encoding: str = ""  # "" where nothing was swapped
+    encoding: str = ""  # "" where nothing was put in
     encoding_kwargs: dict[str, Any] = field(default_factory=dict)
     old: Old = "keep"
     start: Start = "identity"
     train_grid: tuple[int, ...] | None = None
     extrapolation: dict[str, Any] | None = None
+    views: bool = False  # put in by `multiview`
 
 
 def setup_of(model: nn.Module) -> Setup:
