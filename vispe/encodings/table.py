@@ -11,6 +11,7 @@ from typing import Any
 from . import ENCODINGS, Card, Encoding, EncodingStack, encoding_class
 
 VIT_B = dict(dim=768, num_heads=12, depth=12)
+HEADS = {"rayrope": {"num_heads": 8}}  # 96 channels a head: it takes multiples of 24; parameters are the same
 GRIDS = {1: (196,), 2: (14, 14), 3: (8, 14, 14)}
 
 
@@ -33,7 +34,7 @@ class Option:
 
 
 def example_stack(name: str, *, axes: int | None = None, options: dict[str, Any] | None = None) -> EncodingStack:
-    """The encodings of a ViT-B/16 at 224 pixels (12 layers, 12 heads, 768 channels, one class token).
+    """The encodings of a ViT-B/16 at 224 pixels (12 layers, 768 channels, 12 heads unless HEADS has others, a class token).
 
     Args:
         axes: coordinate axes; None takes 2, or the first number that the encoding accepts.
@@ -41,7 +42,7 @@ def example_stack(name: str, *, axes: int | None = None, options: dict[str, Any]
     card = encoding_class(name).card
     axes = (2 if 2 in card.axes else card.axes[0]) if axes is None else axes
     facts = {"grid": GRIDS.get(axes, (14,) * axes), "prefix": 1}
-    return EncodingStack(name, **VIT_B, axes=axes, options=options, facts=facts)
+    return EncodingStack(name, **VIT_B | HEADS.get(name, {}), axes=axes, options=options, facts=facts)
 
 
 def count_parameters(name: str) -> int | None:
