@@ -88,7 +88,7 @@ def evaluate(row: str, seed: int, folder: Path, runs: Path, per_class: int) -> d
     found, kept, started = {}, {}, time.time()
     for name, size in SIZES.items():
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            images = task.sample(list(range(task.num_classes)), size, count=per_class, batch_size=94)
+            images = task.sample(list(range(task.num_classes)), size, count=per_class, batch_size=8)  # fits the cache
         features = torch.cat([net(x) for x in images.split(47)])
         distance = frechet_distance(statistics(features), statistics(real_features(size, runs, net)))
         found[name] = {"accuracy": 100 * judge.accuracy(images, labels), "distance": distance}
@@ -149,18 +149,24 @@ def metric_table(results: list[dict], metric: str) -> str:
     return table(["encoding", "seeds", *SIZES], lines)
 
 
-def draw_picture(runs: Path, seed: int, path: Path) -> bool:
-    """Some classes of every row at every size; False when no row of the seed is there."""
+def draw_picture(runs: Path, path: Path) -> None:
+    """Some classes of every row at every size, of the seed with most rows; a picture that shows more rows is kept."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from PIL import Image
 
     from train.diffusion_sampling import grid_of
 
-    rows = [row for row, (name, *_) in ROWS.items() if (runs / f"{name}-{seed}/samples_{row}.pt").exists()]
-    if not rows:
-        return False
+    kept_rows = int(Image.open(path).text.get("Rows", 0)) if path.exists() else 0
+    drawn = {
+        seed: [row for row, (name, *_) in ROWS.items() if (runs / f"{name}-{seed}/samples_{row}.pt").exists()]
+        for seed in sorted({int(f.parent.name.rsplit("-")[-1]) for f in runs.glob("*/samples_*.pt")})
+    }
+    seed, rows = max(drawn.items(), key=lambda item: len(item[1]), default=(0, []))
+    if not rows or len(rows) < kept_rows:
+        return
     widths = [w / h for h, w in SIZES.values()]
     figure, axes = pyplot.subplots(
         len(rows), len(SIZES), squeeze=False, figsize=(2.2 * sum(widths), 0.62 * len(rows)), width_ratios=widths
@@ -176,9 +182,8 @@ def draw_picture(runs: Path, seed: int, path: Path) -> bool:
                 axis.set_title(f"{size}: {SIZES[size][0]} x {SIZES[size][1]}", fontsize=7)
         line[0].set_ylabel(ROWS[row][2].replace(" (", "\n(").replace(" + ", "\n+ "), fontsize=5)
     figure.tight_layout(pad=0.3)
-    figure.savefig(path, dpi=200)
+    figure.savefig(path, dpi=200, metadata={"Description": f"seed {seed}", "Rows": str(len(rows))})
     pyplot.close(figure)
-    return True
 
 
 PAGE = """# Diffusion at sizes never trained
@@ -207,7 +212,7 @@ upwards for everyone, real pictures too; compare within a column.
 
 ![samples](dit_samples.png)
 
-Classes {shown} at each size, the first sample of each, one seed.
+Classes {shown} at each size, the first sample of each, {picture}.
 
     OMP_NUM_THREADS=1 python scripts/dit_table.py
 """
@@ -215,21 +220,23 @@ Classes {shown} at each size, the first sample of each, one seed.
 
 def write_page(runs: Path, planned: int) -> None:
     """docs/dit_table.md, docs/dit_table.csv and docs/dit_samples.png."""
+    from PIL import Image
+
     from vispe.data.atlas import CLASSES
 
     results = load(runs)
     own = [r for r in results if r["row"] != "real"]
     if not own:
         sys.exit(f"{runs} and docs/dit_table.csv hold no finished row; run without --only-page")
-    for seed in sorted({r["seed"] for r in own}):
-        if draw_picture(runs, seed, DOCS / "dit_samples.png"):
-            break
+    sheet = DOCS / "dit_samples.png"
+    draw_picture(runs, sheet)
+    shows = Image.open(sheet).text.get("Description", "one seed") if sheet.exists() else "nothing yet"
     page = PAGE.format(
         length="/".join(sorted({f"{r['length']:,}" for r in own})),
         minutes=stats.median(r["train_seconds"] for r in own) / 60,
         samples="/".join(sorted({str(r["samples"]) for r in own})), cells=len(own), planned=planned, real=REAL,
         accuracy=metric_table(results, "accuracy"), distance=metric_table(results, "distance"),
-        shown=", ".join(f"“{CLASSES[c]}”" for c in SHOWN),
+        picture=shows, shown=", ".join(f"“{CLASSES[c]}”" for c in SHOWN),
     )  # fmt: skip
     (DOCS / "dit_table.md").write_text(page)
     with open(DOCS / "dit_table.csv", "w", newline="") as file:
