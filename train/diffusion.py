@@ -16,6 +16,7 @@ from train.diffusion_latents import latents_of
 from train.metrics import label
 from train.objectives import FLOWS, Ddpm, Flow
 from train.seeds import mix, run_seed
+from vispe.models.dit_zoo import is_dit
 from vispe.positions.crop_condition import draw_crop, resize_and_crop
 from vispe.positions.random import RandomPositions, step_generator
 
@@ -28,8 +29,9 @@ class DiffusionModule(SamplingTask):
     for guidance is ``model_kwargs.class_dropout``.
 
     Args:
-        model: A name of the diffusion zoo, ``dit_{s,b,l,xl}_{2,4,8}_{encoding}``.
-        model_kwargs: Arguments of ``EncodedDiT``: input_size, in_channels, num_classes, prediction_type, learn_sigma, ...
+        model: A name of the diffusion zoo, ``dit_{s,b,l,xl}_{2,4,8}_{encoding}`` or ``mmdit_...``.
+        model_kwargs: Arguments of ``EncodedDiT``: input_size, in_channels, num_classes, prediction_type, learn_sigma, ... Or of
+            ``EncodedMMDiT`` with ``num_classes``, whose texts are then learned; it predicts flows.
         init_from: A file to start the weights from.
         vae: Folder of an AutoencoderKL of diffusers. It encodes the pictures of a data module of pictures and decodes samples;
             null: the model sees what the data module gives, pixels or latents.
@@ -105,11 +107,13 @@ class DiffusionModule(SamplingTask):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        if not model.startswith("dit_"):
-            raise ValueError(f"DiffusionModule: needs a model dit_{{size}}_{{patch}}_{{encoding}}, got {model!r}")
+        if not is_dit(model):
+            raise ValueError(f"DiffusionModule: needs a model dit_{{size}}_{{patch}}_{{encoding}} or mmdit_..., got {model!r}")
         self.model = model
         self.net = vispe.create_model(model, **(model_kwargs or {}))
         self.num_classes = self.net.config.num_classes
+        if model.startswith("mmdit_") and not self.num_classes:
+            raise ValueError("DiffusionModule: a model mmdit_... learns a text for each class; set model_kwargs.num_classes")
         self.learn_sigma = self.net.out_channels > self.net.in_channels and self.net.prediction_type not in FLOWS
         self.objective = self._objective()
         self.policy = None if random_positions is None else RandomPositions(**random_positions)
@@ -140,7 +144,7 @@ class DiffusionModule(SamplingTask):
 
     def _check_crop(self) -> None:
         crop = self.hparams.random_crop
-        if crop is not None and (crop < 1 or self.latents.vae is not None or not self.net.config.micro_conditioning):
+        if crop is not None and (crop < 1 or self.latents.vae is not None or not self.net.config.get("micro_conditioning")):
             raise ValueError(
                 f"DiffusionModule: random_crop={crop} needs a number of at least 1, pixels (no vae), and a model that is told, "
                 f"--model.model_kwargs.micro_conditioning true"
@@ -217,7 +221,7 @@ class DiffusionModule(SamplingTask):
         noise = torch.randn(x.shape, generator=generator, device=x.device if generator is None else "cpu").to(x.device, x.dtype)
         given = self.objective.noised(x, noise, level)
         net = self.net if self.training else self.evaluated
-        output = net(given.x, given.time, labels if self.num_classes else None, **conditions)
+        output = net(given.x, given.time, y=labels if self.num_classes else None, **conditions)
         return self.objective.losses(output, given)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:

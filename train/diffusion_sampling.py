@@ -67,7 +67,7 @@ def draw(
     Sample i starts from noise that depends on the seed, i and the size alone.
 
     Args:
-        net: an EncodedDiT in evaluation mode.
+        net: an EncodedDiT, or an EncodedMMDiT with classes, in evaluation mode.
         labels: class ids; None for an unconditional model.
         size: latent cells.
         policy: RPE-2D's; its places at inference are taken, without a draw.

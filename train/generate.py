@@ -17,6 +17,7 @@ import torch
 from train.checkpoint import readable
 from train.diffusion import DiffusionModule
 from vispe.encodings.extrapolation import Extrapolation
+from vispe.models.dit_zoo import is_dit
 
 
 def load_task(path: str | Path, *, vae: str | None = None) -> DiffusionModule:
@@ -28,7 +29,7 @@ def load_task(path: str | Path, *, vae: str | None = None) -> DiffusionModule:
     with readable(path):
         content = torch.load(path, map_location="cpu", weights_only=True)
     settings = {k: v for k, v in content["hyper_parameters"].items() if k not in ("_class_path", "_instantiator")}
-    if "model" not in settings or not str(settings["model"]).startswith("dit_"):
+    if "model" not in settings or not is_dit(str(settings["model"])):
         raise ValueError(f"{path}: no checkpoint of the diffusion task (its model is {settings.get('model')!r})")
     task = DiffusionModule(**settings | {"init_from": None, "compile": None} | ({"vae": vae} if vae else {}))
     task.load_state_dict(content["state_dict"], strict=False)

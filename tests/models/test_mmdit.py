@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
 from torch import nn
 
+import vispe
 from vispe.encodings import EncodingStack
 from vispe.encodings.base import Encoding
 from vispe.layers import attend
-from vispe.models.dit_zoo import COMPOSITIONS, VARIANTS
+from vispe.models.dit_pipeline import EncodedDiTPipeline
+from vispe.models.dit_zoo import COMPOSITIONS, VARIANTS, list_dits
 from vispe.models.mmdit import EncodedMMDiT
 from vispe.models.mmdit_parts import OnImage
+from vispe.models.mmdit_pipeline import EncodedMMDiTPipeline
 from vispe.positions import patch_grid
 
 TINY = dict(hidden_size=64, depth=2, num_heads=2, input_size=8, text_dim=16)
@@ -123,11 +127,115 @@ def test_bad_input():
         model(x, t, text, text_mask=torch.ones(2, 4))
     with pytest.raises(ValueError, match="pooled_dim > 0"):
         model(x, t, text, torch.ones(2, 8))
-    with pytest.raises(ValueError, match=r"timesteps must be one number or \(2,\), got \(3,\)"):
+    with pytest.raises(ValueError, match=r"timesteps must be one number or \(2,\), one a sample; got \(3,\)"):
         model(x, torch.ones(3), text)
-    with pytest.raises(ValueError, match="positions must hold 16 tokens"):
+    with pytest.raises(ValueError, match=r"positions must hold 1 or 2 samples of 16 tokens \(a grid of 4x4 patches\)"):
         model(x, t, text, positions=patch_grid(3, 4))
     with pytest.raises(ValueError, match="order must be"):
         tiny(order="mixed")
     with pytest.raises(ValueError, match="depth=0"):
         tiny(depth=0)
+
+
+# ---- classes as learned texts, names, and sampling --------------------------------------------------------------------------
+
+
+def test_a_class_is_a_text_of_its_own():
+    model = tiny(num_classes=5, class_tokens=3, pooled_dim=16)
+    x, t, _ = batch()
+    y = torch.tensor([1, 4])
+    out = model(x, t, y=y)
+    words = model.y_embedder.embedding_table.weight[y].view(2, 3, 16)
+    given = tiny(pooled_dim=16)
+    given.load_state_dict({n: p for n, p in model.state_dict().items() if not n.startswith("y_embedder")})
+    torch.testing.assert_close(given(x, t, words, words.mean(1)), out)
+    assert (model(x, t, y=y.flip(0)) - out).abs().max() > 1e-4
+    null = model(x, t, y=torch.tensor([5, 5]))
+    torch.testing.assert_close(model(x, t, y=y, drop_classes=torch.tensor([True, True])), null)
+    torch.testing.assert_close(model(x, t, y=y, drop_classes=torch.tensor([True, False]))[1], out[1])
+    with pytest.raises(ValueError, match=r"class ids must lie in 0..5 \(5 classes; 5 is the null class\), got 1..6"):
+        model(x, t, y=torch.tensor([1, 6]))
+    with pytest.raises(ValueError, match=r"needs class ids y \(2,\) int64, got None"):
+        model(x, t)
+    with pytest.raises(ValueError, match="got text, but the model has classes"):
+        model(x, t, words, y=y)
+    with pytest.raises(ValueError, match="got classes, but the model takes text"):
+        given(x, t, words, words.mean(1), y=y)
+    with pytest.raises(ValueError, match="pooled_dim 0 or text_dim=16"):
+        tiny(num_classes=5, pooled_dim=8)
+
+
+def test_names():
+    model = vispe.create_model("mmdit_s_4_comrope", depth=1, input_size=(8, 16))
+    assert isinstance(model, EncodedMMDiT) and model.train_grid == model.own_grid == (2, 4)
+    assert (model.config.hidden_size, model.config.num_heads, model.encoding.first("comrope").num_heads) == (384, 6, 6)
+    assert {f"mmdit_xl_2_{name}" for name in NAMES} <= set(list_dits())
+    with pytest.raises(ValueError, match="did you mean 'mmdit_b_2_rope_axial'"):
+        vispe.create_model("mmdit_b_2_rope_axal")
+    with pytest.raises(ValueError, match="unknown diffusion transformer 'mmdit_s_2_sit'"):
+        vispe.create_model("mmdit_s_2_sit")  # compositions are those of class-conditional DiTs
+    with pytest.raises(TypeError, match="unknown argument 'learn_sigma'"):
+        vispe.create_model("mmdit_s_2_none", learn_sigma=False)
+
+
+def test_other_sizes_and_frequencies():
+    model = tiny("rope_axial", num_classes=5)
+    (x, t, _), y = batch(16, 16), torch.tensor([0, 1])
+    plain = model(x, t, y=y)
+    model.set_coords("rescale")
+    squeezed = model(x, t, y=y)
+    model.set_coords(None)
+    model.set_extrapolation("pi")  # linear interpolation of positions is the same as rescaled coordinates
+    assert (squeezed - plain).abs().max() > 1e-4
+    torch.testing.assert_close(model(x, t, y=y), squeezed, atol=1e-4, rtol=1e-4)
+    model.set_extrapolation("lumina")  # depends on the noise level, which it has from t
+    with pytest.raises(ValueError, match="EncodedMMDiT: extrapolation that depends on the time needs one time"):
+        model(x, t, y=y)
+    assert model(x, torch.tensor(500.0), y=y).isfinite().all()
+    table = tiny("learned")
+    assert table.set_input_size((16, 8)) and table.own_grid == (8, 4) and table.train_grid == (4, 4)
+
+
+def test_sampling_by_class_is_sampling_by_its_text():
+    model = tiny(num_classes=5, class_tokens=3)
+    by_class = EncodedDiTPipeline(model, FlowMatchEulerDiscreteScheduler())
+    given = tiny()
+    given.load_state_dict({n: p for n, p in model.state_dict().items() if not n.startswith("y_embedder")})
+    by_text = EncodedMMDiTPipeline(given, FlowMatchEulerDiscreteScheduler())
+    for pipe in (by_class, by_text):
+        pipe.set_progress_bar_config(disable=True)
+    words = model.y_embedder.embedding_table.weight.detach().view(6, 3, 16)
+    run = dict(num_inference_steps=3, guidance_scale=2.0, output_type="latent", latents=torch.randn(4, 4, 8, 12))
+    found = by_class([1, 4], samples_per_class=2, **run).images
+    assert found.isfinite().all()
+    torch.testing.assert_close(by_text(words[[1, 4]], null_text=words[5:], samples_per_text=2, **run).images, found)
+    padded = torch.cat((words, torch.ones(6, 2, 16)), dim=1)  # two tokens that a mask takes away again
+    mask = torch.tensor([[True] * 3 + [False] * 2])
+    masks = dict(text_mask=mask, null_text_mask=mask)
+    longer = by_text(padded[[1, 4]], null_text=padded[5:], samples_per_text=2, **masks, **run).images
+    torch.testing.assert_close(longer, found, atol=1e-4, rtol=1e-4)
+
+    with pytest.raises(ValueError, match="guidance needs null_text"):
+        by_text(words[[1, 4]], samples_per_text=2, **run)
+    with pytest.raises(ValueError, match=r"text is \(4, 3, 16\) and null_text \(4, 5, 16\); they must be alike"):
+        by_text(words[[1, 4]], null_text=padded[5:], samples_per_text=2, **run)
+    with pytest.raises(ValueError, match="null_text is for 3 texts|text is for 3 texts, there are 2"):
+        by_text(words[[1, 4]], null_text=words[:3], samples_per_text=2, **run)
+    with pytest.raises(ValueError, match="the model takes texts; use EncodedMMDiTPipeline"):
+        EncodedDiTPipeline(given, FlowMatchEulerDiscreteScheduler())(None)
+    with pytest.raises(ValueError, match="the model has classes and takes no text"):
+        EncodedMMDiTPipeline(model, FlowMatchEulerDiscreteScheduler())(words)
+    with pytest.raises(ValueError, match="the model takes no crop"):
+        by_class([1, 4], samples_per_class=2, crop=torch.tensor([[0.0, 0.0, 1.0, 1.0]]), **run)
+    with pytest.raises(ValueError, match="the model predicts 'flow_prediction', DDIMScheduler is set to 'epsilon'"):
+        EncodedMMDiTPipeline(given, DDIMScheduler())
+
+
+def test_a_pipeline_is_one_folder(tmp_path):
+    pipe = EncodedMMDiTPipeline(tiny("comrope"), FlowMatchEulerDiscreteScheduler(shift=2.0))
+    pipe.save_pretrained(tmp_path)
+    again = EncodedMMDiTPipeline.from_pretrained(tmp_path)
+    assert again.scheduler.config.shift == 2.0
+    text = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
+    run = dict(num_inference_steps=2, output_type="pt", latents=torch.ones(2, 4, 8, 8))
+    torch.testing.assert_close(again(text, **run).images, pipe(text, **run).images)

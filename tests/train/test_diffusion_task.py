@@ -10,6 +10,7 @@ from train_helpers import Killed, losses, run, weights_of
 
 from train.diffusion import DiffusionModule
 from train.diffusion_sampling import draw, grid_of, make_scheduler
+from train.generate import load_task
 from vispe.positions.random import RandomPositions
 
 NET = {
@@ -102,6 +103,26 @@ def test_a_training_lowers_the_loss_and_bf16_works(tmp_path: Path) -> None:
     cli = run(command("fit", tmp_path, *more, "--trainer.max_epochs=1", "--trainer.precision=bf16-mixed"))
     assert cli.trainer.callback_metrics["val/loss"] < 0.8 * before
     assert all(p.dtype == torch.float32 for p in cli.model.net.parameters())
+
+
+def test_two_streams_with_a_learned_text_for_each_class(tmp_path: Path) -> None:
+    """EncodedMMDiT in the same task: it learns, draws grids, takes random positions, and samples from its checkpoint."""
+    net = {k: v for k, v in NET.items() if k not in ("prediction_type", "learn_sigma")} | {"text_dim": 8, "pooled_dim": 8}
+    args = command("fit", tmp_path, "--data.train_length=96", RPE[0], net=net, model="mmdit_s_4_rope_axial")
+    cli = run([*args, "--trainer.max_epochs=3"])
+    task = cli.model
+    assert type(task.net).__name__ == "EncodedMMDiT" and isinstance(task.objective.prediction, str)
+    assert task.objective.prediction == "flow_prediction"
+    found = losses(tmp_path)
+    assert sum(found[i] for i in range(60, 72)) < 0.8 * sum(found[i] for i in range(12))
+    assert [path.name for path in sorted((tmp_path / "samples").iterdir())][0] == "step0000024_16x16.png"
+    again = load_task(tmp_path / "checkpoints/last.ckpt")
+    pictures = again.sample([3, 14], (16, 24), count=2, guidance=2.0)
+    assert pictures.shape == (4, 1, 16, 24) and torch.equal(pictures, task.sample([3, 14], (16, 24), count=2, guidance=2.0))
+    with pytest.raises(ValueError, match="learns a text for each class; set model_kwargs.num_classes"):
+        DiffusionModule("mmdit_s_4_none", {"hidden_size": 32, "depth": 1, "num_heads": 2})
+    with pytest.raises(ValueError, match="random_crop=2.0 needs a number of at least 1, pixels"):
+        DiffusionModule("mmdit_s_4_none", net, random_crop=2.0)
 
 
 def test_random_positions_are_drawn_in_training_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

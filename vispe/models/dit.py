@@ -17,8 +17,7 @@ from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from ..encodings import EncodingStack
-from ..encodings.extrapolation import Extrapolation
-from ..positions import NoisyPositions, Positions, Resize, patch_grid, with_image, with_noise
+from ..positions import Positions
 from .dit_parts import (
     CropEmbedder,
     DiTBlock,
@@ -31,10 +30,11 @@ from .dit_parts import (
     unpatchify,
     zero,
 )  # fmt: skip
+from .latent_transformer import LatentTransformer
 
 try:
-    from diffusers.configuration_utils import ConfigMixin, register_to_config
-    from diffusers.models.modeling_utils import ModelMixin
+    from diffusers.configuration_utils import register_to_config
+    from diffusers.models.modeling_utils import ModelMixin  # noqa: F401  pipelines look for it beside the class they load
 except ImportError as error:
     raise ImportError("Diffusion transformers stand on diffusers: pip install vispe[diffusion]") from error
 
@@ -48,7 +48,7 @@ def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"EncodedDiT: {name} must be one of {allowed}, got {value!r}.")
 
 
-class EncodedDiT(ModelMixin, ConfigMixin):
+class EncodedDiT(LatentTransformer):
     """Diffusion transformer whose positions come from the hooks of an encoding. Every argument is a plain JSON value.
 
     Args:
@@ -68,7 +68,6 @@ class EncodedDiT(ModelMixin, ConfigMixin):
         micro_conditioning: take the crop of the training image as a condition, see CropEmbedder.
     """
 
-    _supports_gradient_checkpointing = True
     _skip_layerwise_casting_patterns = ["encoding", "norm"]
     _no_split_modules = ["DiTBlock"]
     folded = False
@@ -131,21 +130,6 @@ class EncodedDiT(ModelMixin, ConfigMixin):
         )  # fmt: skip
         self.reset_parameters()
 
-    @property
-    def own_grid(self) -> tuple[int, int]:
-        """(rows, columns) of patches of the latent that the model was made for, the grid of its learned tables."""
-        return self._grid_of(self.config.input_size)
-
-    def _grid_of(self, size: int | tuple[int, int]) -> tuple[int, int]:
-        height, width = (int(n) for n in to_2tuple(size))
-        p = self.patch_size
-        if height % p or width % p or min(height, width) < p:
-            raise ValueError(
-                f"EncodedDiT: a latent of {height}x{width} cells is no multiple of the patch of {p}x{p}; sides must be "
-                f"multiples of {p}, e.g. {max(height // p, 1) * p}x{max(width // p, 1) * p}."
-            )
-        return height // p, width // p
-
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """DiT's initialisation: the model's output is zero and every block the identity."""
@@ -161,31 +145,17 @@ class EncodedDiT(ModelMixin, ConfigMixin):
         zero(self.final_layer.linear, *([] if self.crop_embedder is None else [self.crop_embedder.mlp[2]]))
         self.encoding.reset_parameters()
 
-    def __getattr__(self, name: str) -> Any:
-        """diffusers looks a name up among the saved arguments first; `encoding` is one of those, and here the modules."""
-        modules = self.__dict__.get("_modules")
-        return modules[name] if modules is not None and name in modules else super().__getattr__(name)
-
     # ---- forward ----------------------------------------------------------------------------------------------------
 
     def condition(
         self, t: Tensor, y: Tensor | None, batch: int, *, crop: Tensor | None = None, drop_classes: Tensor | None = None
     ) -> Tensor:
         """The vector (B, C) that modulates every block."""
-        t = torch.as_tensor(t, device=self.t_embedder.mlp[0].weight.device)
-        if t.shape not in ((), (1,), (batch,)):
-            raise ValueError(f"EncodedDiT: timesteps must be one number or ({batch},), one a sample; got {tuple(t.shape)}.")
-        c = self.t_embedder(t.reshape(-1)).expand(batch, -1)
+        c = self.t_embedder(self._times(t, batch, self.t_embedder.mlp[0].weight.device)).expand(batch, -1)
         if self.y_embedder is None and y is not None:
             raise ValueError("EncodedDiT: got class ids, but the model is unconditional (num_classes=0); leave y out.")
         if self.y_embedder is not None:
-            if y is None or y.shape != (batch,) or y.is_floating_point():
-                got = None if y is None else (tuple(y.shape), y.dtype)
-                raise ValueError(
-                    f"EncodedDiT: needs class ids y ({batch},) int64, got {got}; the null class is "
-                    f"{self.y_embedder.num_classes}."
-                )
-            c = c + self.y_embedder(y, drop_classes)
+            c = c + self.y_embedder(self._check_ids(y, batch), drop_classes)
         elif drop_classes is not None:
             raise ValueError("EncodedDiT: drop_classes needs a class-conditional model (num_classes > 0).")
         if self.crop_embedder is not None:
@@ -193,30 +163,6 @@ class EncodedDiT(ModelMixin, ConfigMixin):
         if crop is not None:
             raise ValueError("EncodedDiT: got a crop; create the model with micro_conditioning=True to condition on it.")
         return c
-
-    def positions(self, height: int, width: int, device: torch.device | None = None) -> Positions:
-        """Positions of a grid of `height` x `width` patches as this model sees them."""
-        return patch_grid(height, width, train=self.train_grid, device=device)
-
-    def _place(self, x: Tensor, t: Tensor, grid: tuple[int, int], positions: Positions | None) -> Positions:
-        count = grid[0] * grid[1]
-        if positions is None:
-            positions = self.positions(*grid, device=x.device)
-        elif positions.prefix or positions.coords.shape[1] != count or positions.coords.shape[0] not in (1, x.shape[0]):
-            raise ValueError(
-                f"EncodedDiT: positions must hold 1 or {x.shape[0]} samples of {count} tokens (a grid of {grid[0]}x{grid[1]} "
-                f"patches) without prefix, got {tuple(positions.coords.shape[:2])} and prefix={positions.prefix}."
-            )
-        if self.encoding.wants_noise and not isinstance(positions, NoisyPositions):
-            positions = with_noise(positions, self.noise_level(t))
-        return with_image(positions, x) if self.encoding.wants_image else positions
-
-    def noise_level(self, t: Tensor) -> float:
-        """How noisy samples are at these times, 0 (data) to 1 (noise); one number, as samplers step all samples together."""
-        t = torch.as_tensor(t).reshape(-1)
-        if (t != t[0]).any():
-            raise ValueError("EncodedDiT: extrapolation that depends on the time needs one time for all samples of a batch.")
-        return 1 - float(t[0]) if self.prediction_type == "sit_velocity" else min(float(t[0]) / 1000, 1.0)
 
     def forward(
         self,
@@ -241,12 +187,7 @@ class EncodedDiT(ModelMixin, ConfigMixin):
         Returns:
             (B, C or 2C, height, width).
         """
-        if x.ndim != 4 or x.shape[1] != self.in_channels:
-            raise ValueError(f"EncodedDiT: needs latents (B, {self.in_channels}, height, width), got {tuple(x.shape)}.")
-        height, width = x.shape[-2:]
-        if height % self.patch_size or width % self.patch_size:
-            self._grid_of((height, width))
-        grid = (height // self.patch_size, width // self.patch_size)
+        grid = self._latent_grid(x)
         c = self.condition(t, y, x.shape[0], crop=crop, drop_classes=drop_classes)
         ctx = self.encoding.prepare(self._place(x, t, grid, positions))
         x = self.x_embedder["proj"](x).flatten(2).transpose(1, 2)  # (B, N, C)
@@ -262,34 +203,7 @@ class EncodedDiT(ModelMixin, ConfigMixin):
         flow = self.prediction_type in ("flow_prediction", "sit_velocity")
         return out[:, : self.in_channels] if flow and self.out_channels > self.in_channels else out
 
-    # ---- sizes, groups, folding -------------------------------------------------------------------------------------
-
-    def no_weight_decay(self) -> set[str]:
-        """Names of the parameters that must not be decayed."""
-        return {f"encoding.{name}" for name in self.encoding.no_weight_decay()}
-
-    def set_input_size(self, input_size: int | tuple[int, int]) -> list[str]:
-        """Make another latent size the model's own: learned tables are resampled, everything else computes on.
-
-        The reference of relative coordinates (`train_size`) stays. Returns what was resampled, in words.
-        """
-        grid = self._grid_of(input_size)
-        done = self.encoding.set_grid(grid)
-        train = [n * self.patch_size for n in self.train_grid]
-        self.register_to_config(input_size=list(to_2tuple(input_size)), train_size=train)
-        return done
-
-    def set_coords(self, resize: Resize | None) -> None:
-        """Let coordinates "extend" beyond the train grid or "rescale" onto it; None returns to what it was created with."""
-        self.encoding.set_coords(resize)
-
-    def set_extrapolation(self, setting: str | Extrapolation | None) -> None:
-        """What rotary frequencies do on latents larger than trained: a method, a preset, an `Extrapolation`, or None.
-
-        Methods that depend on the diffusion time (`encoding.wants_noise`) take it from t, or from positions that carry it:
-        `positions=with_noise(model.positions(rows, columns), noise)`.
-        """
-        self.encoding.set_extrapolation(setting)
+    # ---- folding, saving -----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def fold(self) -> EncodedDiT:

@@ -1,4 +1,5 @@
-"""Sampling from EncodedDiT: any size, classes, guidance in an interval, any of diffusers' schedulers, saved as one folder.
+"""Sampling by class: any size, guidance in an interval, any of diffusers' schedulers, saved as one folder. For texts see
+`mmdit_pipeline`.
 
 Different from diffusers' DiTPipeline: height and width, the model's own null class instead of 1000, guidance on all channels
 unless `guide_channels` says otherwise (DiT's published numbers guide 3 of 4), a scheduler that predicts something else than the
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from ..positions import Positions
 from .dit import EncodedDiT
 from .guidance import check_interval, guide
+from .mmdit import EncodedMMDiT
 
 try:
     from diffusers import AutoencoderKL, DiffusionPipeline, ImagePipelineOutput, SchedulerMixin
@@ -43,7 +45,9 @@ class EncodedDiTPipeline(DiffusionPipeline):
     model_cpu_offload_seq = "transformer->vae"
     _optional_components = ["vae"]
 
-    def __init__(self, transformer: EncodedDiT, scheduler: SchedulerMixin, vae: AutoencoderKL | None = None) -> None:
+    def __init__(
+        self, transformer: EncodedDiT | EncodedMMDiT, scheduler: SchedulerMixin, vae: AutoencoderKL | None = None
+    ) -> None:
         super().__init__()
         check_prediction(transformer, scheduler)
         if vae is not None and vae.config.latent_channels != transformer.in_channels:
@@ -80,6 +84,8 @@ class EncodedDiTPipeline(DiffusionPipeline):
         """Class ids (B,) on the model's device, `count` times each; None for an unconditional model."""
         embedder = self.transformer.y_embedder
         if embedder is None:
+            if isinstance(self.transformer, EncodedMMDiT):
+                raise ValueError("EncodedDiTPipeline: the model takes texts; use EncodedMMDiTPipeline.")
             if class_labels is not None:
                 raise ValueError("EncodedDiTPipeline: the model is unconditional; leave class_labels out.")
             return None
@@ -127,27 +133,23 @@ class EncodedDiTPipeline(DiffusionPipeline):
             latents: (B, C, height, width) noise to start from, of unit variance; fixes the size.
             output_type: "pil", "np" (B, H, W, C) and "pt" (B, C, H, W) in [0, 1], or "latent".
         """
-        if output_type not in ("pil", "np", "pt", "latent"):
-            raise ValueError(f"EncodedDiTPipeline: output_type must be pil, np, pt or latent, got {output_type!r}.")
-        check_prediction(self.transformer, self.scheduler)
-        low, high = check_interval(guidance_interval)
+        check_output(output_type)
         y = self.labels(class_labels, samples_per_class)
         batch = samples_per_class if y is None else len(y)
-        if guidance_scale != 1.0 and (y is None or not self.transformer.y_embedder.null_class):
+        embedder = self.transformer.y_embedder
+        if guidance_scale != 1.0 and (y is None or not embedder.null_class):
             raise ValueError("EncodedDiTPipeline: guidance needs a model with classes and a null class; use guidance_scale=1.")
+        conditions: dict[str, Any] = {"positions": positions}
+        if crop is not None:
+            if not self.transformer.config.get("micro_conditioning"):
+                raise ValueError("EncodedDiTPipeline: the model takes no crop; it needs micro_conditioning=True.")
+            conditions["crop"] = crop
         x = self._noise(batch, self.latent_size(height, width, unit), generator, latents)
-        extra = {"generator": generator} if "generator" in inspect.signature(self.scheduler.step).parameters else {}
-        self.scheduler.set_timesteps(num_inference_steps, device=x.device)
-        x = x * getattr(self.scheduler, "init_noise_sigma", 1.0)
-        for t in self.progress_bar(self.scheduler.timesteps):
-            level = float(t) / self.scheduler.config.num_train_timesteps
-            scaled = self.scheduler.scale_model_input(x, t) if hasattr(self.scheduler, "scale_model_input") else x
-            scale = guidance_scale if low <= level <= high else 1.0
-            out = self._predict(scaled, t, y, scale, guide_channels, positions=positions, crop=crop)
-            x = self.scheduler.step(out, t, x, return_dict=False, **extra)[0]
-        images = self._decode(x, output_type)
-        self.maybe_free_model_hooks()
-        return ImagePipelineOutput(images=images) if return_dict else (images,)
+        x = self._denoise(
+            x, num_inference_steps, {"y": y}, None if y is None else {"y": torch.full_like(y, embedder.num_classes)},
+            scale=guidance_scale, interval=guidance_interval, channels=guide_channels, generator=generator, **conditions,
+        )  # fmt: skip
+        return self._result(x, output_type, return_dict)
 
     def _noise(self, batch: int, size: tuple[int, int], generator: Any, latents: Tensor | None) -> Tensor:
         shape = (batch, self.transformer.in_channels, *size)
@@ -158,26 +160,52 @@ class EncodedDiTPipeline(DiffusionPipeline):
         self.latent_size(*latents.shape[2:], unit="latent")
         return latents.to(self._execution_device, self.transformer.dtype)
 
+    def _denoise(
+        self, x: Tensor, steps: int, given: dict[str, Tensor], null: dict[str, Tensor] | None, *, scale: float,
+        interval: tuple[float, float], channels: int | None, generator: Any, **conditions: Any,
+    ) -> Tensor:  # fmt: skip
+        """Latents from noise.
+
+        Args:
+            given, null: what a sample is of, by the model's own names, and the same of no class or an empty text.
+            conditions: the same for both.
+        """
+        check_prediction(self.transformer, self.scheduler)
+        low, high = check_interval(interval)
+        extra = {"generator": generator} if "generator" in inspect.signature(self.scheduler.step).parameters else {}
+        self.scheduler.set_timesteps(steps, device=x.device)
+        x = x * getattr(self.scheduler, "init_noise_sigma", 1.0)
+        for t in self.progress_bar(self.scheduler.timesteps):
+            level = float(t) / self.scheduler.config.num_train_timesteps
+            scaled = self.scheduler.scale_model_input(x, t) if hasattr(self.scheduler, "scale_model_input") else x
+            guided = scale != 1.0 and low <= level <= high
+            out = self._predict(scaled, t, given, null if guided else None, scale, channels, conditions)
+            x = self.scheduler.step(out, t, x, return_dict=False, **extra)[0]
+        return x
+
     def _predict(
-        self, x: Tensor, t: Tensor, y: Tensor | None, scale: float, channels: int | None, **conditions: Any
-    ) -> Tensor:
-        """What the scheduler expects: guided, in its sign, with a variance only when it takes one."""
+        self, x: Tensor, t: Tensor, given: dict[str, Tensor], null: dict[str, Tensor] | None, scale: float,
+        channels: int | None, conditions: dict[str, Any],
+    ) -> Tensor:  # fmt: skip
+        """What the scheduler expects: guided where there is a null, in its sign, with a variance only when it takes one."""
         model = self.transformer
         time = t.to(torch.float32)
         if model.prediction_type == "sit_velocity":  # time runs from noise (0) to data (1)
             time = 1 - time / self.scheduler.config.num_train_timesteps
-        if scale == 1.0:
-            out = model(x, time, y, **conditions)
+        if null is None:
+            out = model(x, time, **given, **conditions)
         else:
-            null = torch.full_like(y, model.y_embedder.num_classes)
-            both = [conditions.pop(name) for name in ("positions", "crop")]
-            out = model(
-                torch.cat((x, x)), time, torch.cat((y, null)), positions=_twice(both[0]), crop=_twice(both[1])
-            )
-            out = guide(*out.chunk(2), scale, channels=channels)
+            both = {name: torch.cat((value, null[name])) for name, value in given.items()}
+            doubled = {name: _twice(value) for name, value in conditions.items()}
+            out = guide(*model(torch.cat((x, x)), time, **both, **doubled).chunk(2), scale, channels=channels)
         if out.shape[1] > x.shape[1] and not learned_variance(self.scheduler):
             out = out[:, : x.shape[1]]
         return -out if model.prediction_type == "sit_velocity" else out
+
+    def _result(self, x: Tensor, output_type: Output, return_dict: bool) -> ImagePipelineOutput | tuple[Any]:
+        images = self._decode(x, output_type)
+        self.maybe_free_model_hooks()
+        return ImagePipelineOutput(images=images) if return_dict else (images,)
 
     def _decode(self, x: Tensor, output_type: Output) -> Any:
         if output_type == "latent":
@@ -206,6 +234,12 @@ def _twice(value: Any) -> Any:
         indices = None if value.indices is None else value.indices.repeat(2 if value.indices.shape[0] > 1 else 1, 1)
         return replace(value, coords=value.coords.repeat(2, 1, 1), indices=indices)
     return value if value is None or value.shape[0] == 1 else torch.cat((value, value))
+
+
+def check_output(output_type: str) -> None:
+    """Refuse another form of pictures, ahead of the steps."""
+    if output_type not in ("pil", "np", "pt", "latent"):
+        raise ValueError(f"EncodedDiTPipeline: output_type must be pil, np, pt or latent, got {output_type!r}.")
 
 
 def learned_variance(scheduler: SchedulerMixin) -> bool:

@@ -1,4 +1,4 @@
-"""Names of diffusion transformers: `dit_{s,b,l,xl}_{2,4,8}_{encoding}`. Knows names; creating one imports diffusers."""
+"""Names of diffusion transformers: `dit_{s,b,l,xl}_{2,4,8}_{encoding}` and `mmdit_...`. Creating one imports diffusers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from ..encodings import ENCODINGS
 
 if TYPE_CHECKING:
     from .dit import EncodedDiT
+    from .mmdit import EncodedMMDiT
 
 SIZES: dict[str, dict[str, Any]] = {
     "s": dict(hidden_size=384, depth=12, num_heads=6),
     "b": dict(hidden_size=768, depth=12, num_heads=12),
     "l": dict(hidden_size=1024, depth=24, num_heads=16),
     "xl": dict(hidden_size=1152, depth=28, num_heads=16),
+}
+# of two streams, by SD3's rule: d blocks have d heads of 64 channels
+JOINT_SIZES: dict[str, dict[str, Any]] = {
+    size: dict(hidden_size=64 * depth, depth=depth, num_heads=depth)
+    for size, depth in (("s", 6), ("b", 12), ("l", 18), ("xl", 24))
 }
 PATCHES: tuple[int, ...] = (2, 4, 8)
 
@@ -49,34 +55,41 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def list_dits() -> list[str]:
     """Every name that `create_dit` knows."""
-    return [f"dit_{size}_{patch}_{variant}" for size in SIZES for patch in PATCHES for variant in VARIANTS]
+    plain = [f"dit_{size}_{patch}_{variant}" for size in SIZES for patch in PATCHES for variant in VARIANTS]
+    single = [variant for variant in VARIANTS if variant not in COMPOSITIONS]
+    return plain + [f"mmdit_{size}_{patch}_{variant}" for size in JOINT_SIZES for patch in PATCHES for variant in single]
 
 
 def is_dit(name: str) -> bool:
     """Whether a model's name is one of a diffusion transformer."""
-    return name.startswith("dit_")
+    return name.startswith(("dit_", "mmdit_"))
 
 
 def dit_arguments(name: str) -> dict[str, Any]:
-    """The arguments of EncodedDiT behind a name, e.g. "dit_b_2_rope_axial".
+    """The arguments of EncodedDiT or EncodedMMDiT behind a name, e.g. "dit_b_2_rope_axial".
 
     Raises:
         ValueError: unknown name, with the nearest ones.
     """
-    parts = name.split("_", 3)
-    if len(parts) == 4 and parts[0] == "dit" and parts[1] in SIZES and parts[2] in map(str, PATCHES) and parts[3] in VARIANTS:
-        return {**SIZES[parts[1]], "patch_size": int(parts[2]), **VARIANTS[parts[3]]}
+    if name in list_dits():
+        family, size, patch, variant = name.split("_", 3)
+        return {**(SIZES if family == "dit" else JOINT_SIZES)[size], "patch_size": int(patch), **VARIANTS[variant]}
     near = difflib.get_close_matches(name, list_dits(), n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(map(repr, near))}?" if near else f"sizes {list(SIZES)}, patches {PATCHES}, any encoding."
-    raise ValueError(f"unknown diffusion transformer {name!r}: names are dit_{{size}}_{{patch}}_{{encoding}}; {hint}")
+    raise ValueError(
+        f"unknown diffusion transformer {name!r}: names are dit_{{size}}_{{patch}}_{{encoding}} and "
+        f"mmdit_{{size}}_{{patch}}_{{encoding}}; {hint}"
+    )
 
 
-def create_dit(name: str, **overrides: Any) -> EncodedDiT:
-    """A diffusion transformer by its name; `overrides` are arguments of EncodedDiT. It needs vispe[diffusion]."""
+def create_dit(name: str, **overrides: Any) -> EncodedDiT | EncodedMMDiT:
+    """A diffusion transformer by its name; `overrides` are arguments of its class. It needs vispe[diffusion]."""
     arguments = dit_arguments(name)
     from .dit import EncodedDiT
+    from .mmdit import EncodedMMDiT
 
-    accepted = [key for key in inspect.signature(EncodedDiT.__init__).parameters if key != "self"]
+    cls = EncodedMMDiT if name.startswith("mmdit_") else EncodedDiT
+    accepted = [key for key in inspect.signature(cls.__init__).parameters if key != "self"]
     unknown = [key for key in overrides if key not in accepted]
     if unknown:
         near = difflib.get_close_matches(unknown[0], accepted, n=2, cutoff=0.5)
@@ -84,4 +97,4 @@ def create_dit(name: str, **overrides: Any) -> EncodedDiT:
         raise TypeError(f"{name}: unknown argument {unknown[0]!r}; {hint}")
     if "encoding" in overrides and "encoding_kwargs" not in overrides:
         arguments.pop("encoding_kwargs", None)  # they were those of the name's own encoding
-    return EncodedDiT(**{**arguments, **overrides})
+    return cls(**{**arguments, **overrides})

@@ -1,9 +1,12 @@
 """A multimodal diffusion transformer: text and image in one attention, each with weights of its own (SD3, Flux).
 
 Paper: Esser et al., Scaling Rectified Flow Transformers, ICML 2024, arXiv 2403.03206 (two streams, joint attention,
-QK-RMSNorm); Flux adds blocks of one stream for both (`single_depth`). Written small enough to be trained on a CPU; it loads no
-released weights. Positions act on image tokens only: text tokens pass every hook untouched, whatever the encoding. The order of
-the joint sequence is explicit, "text_image" (Flux) or "image_text" (SD3): attention does not depend on it, masks do.
+QK-RMSNorm); Flux adds blocks of one stream for both (`single_depth`). Written small enough to be trained on a CPU
+(`configs/dit/glyphs_mmdit.yaml`); it loads no released weights. Text is given as tokens of an encoder of yours, or is learned:
+with `num_classes` every class has tokens of its own, and the model is trained and sampled as a class-conditional one.
+
+Positions act on image tokens only: text tokens pass every hook untouched, whatever the encoding. The order of the joint
+sequence is explicit, "text_image" (Flux) or "image_text" (SD3): attention does not depend on it, masks do.
 """
 
 from __future__ import annotations
@@ -16,17 +19,19 @@ from torch import Tensor, nn
 
 from ..encodings import EncodingStack
 from ..encodings.base import Composed, Encoding
-from ..positions import Positions, patch_grid, with_image
-from .dit_parts import FinalLayer, TimestepEmbedder, init_linears, unpatchify, zero
+from ..positions import Positions
+from .dit_parts import FinalLayer, LabelEmbedder, TimestepEmbedder, init_linears, unpatchify, zero
+from .latent_transformer import LatentTransformer
 from .mmdit_parts import JointBlock, Order, SingleBlock
 
 try:
-    from diffusers.configuration_utils import ConfigMixin, register_to_config
-    from diffusers.models.modeling_utils import ModelMixin
+    from diffusers.configuration_utils import register_to_config
+    from diffusers.models.modeling_utils import ModelMixin  # noqa: F401  pipelines look for it beside the class they load
 except ImportError as error:
     raise ImportError("Diffusion transformers stand on diffusers: pip install vispe[diffusion]") from error
 
-class EncodedMMDiT(ModelMixin, ConfigMixin):
+
+class EncodedMMDiT(LatentTransformer):
     """Text-to-image flow transformer with any encoding on its image tokens. Every argument is a plain JSON value.
 
     Args:
@@ -36,11 +41,13 @@ class EncodedMMDiT(ModelMixin, ConfigMixin):
         single_depth: blocks of one stream for text and image behind them.
         text_dim: channels of the text tokens given.
         pooled_dim: channels of one vector for the whole text, added to the time; 0 for none.
+        num_classes: 0 for text that is given. Else texts are learned, `class_tokens` tokens for each class and the null class
+            (id `num_classes`); a pooled vector is then the mean of the tokens (pooled_dim = text_dim).
+        class_dropout: share of classes that training replaces by the null class, one draw a sample and forward.
         order: of the joint sequence, and of the masks given.
         qk_norm: RMSNorm of queries and keys in each stream.
     """
 
-    _supports_gradient_checkpointing = True
     _skip_layerwise_casting_patterns = ["encoding", "norm"]
     _no_split_modules = ["JointBlock", "SingleBlock"]
 
@@ -60,6 +67,9 @@ class EncodedMMDiT(ModelMixin, ConfigMixin):
         mlp_ratio: float = 4.0,
         text_dim: int = 64,
         pooled_dim: int = 0,
+        num_classes: int = 0,
+        class_tokens: int = 4,
+        class_dropout: float = 0.1,
         order: Order = "text_image",
         qk_norm: bool = True,
     ) -> None:
@@ -68,12 +78,20 @@ class EncodedMMDiT(ModelMixin, ConfigMixin):
             raise ValueError(f"EncodedMMDiT: order must be 'text_image' or 'image_text', got {order!r}.")
         if depth < 1:
             raise ValueError(f"EncodedMMDiT: needs at least one block of two streams, got depth={depth}.")
+        if num_classes and (class_tokens < 1 or pooled_dim not in (0, text_dim)):
+            raise ValueError(
+                f"EncodedMMDiT: a model with classes needs class_tokens >= 1 and pooled_dim 0 or text_dim={text_dim}, got "
+                f"class_tokens={class_tokens}, pooled_dim={pooled_dim}."
+            )
         self.patch_size, self.in_channels, self.order = patch_size, in_channels, order
         self.out_channels, self.prediction_type = in_channels, "flow_prediction"
         self.gradient_checkpointing = False
         self.train_grid = self._grid_of(input_size if train_size is None else train_size)
         self.x_embedder = nn.ModuleDict({"proj": nn.Conv2d(in_channels, hidden_size, patch_size, stride=patch_size)})
         self.t_embedder = TimestepEmbedder(hidden_size)
+        self.y_embedder = (
+            LabelEmbedder(num_classes, class_tokens * text_dim, null_class=True, dropout=class_dropout) if num_classes else None
+        )
         self.text_embedder = nn.Linear(text_dim, hidden_size)
         self.pooled_embedder = (
             nn.Sequential(nn.Linear(pooled_dim, hidden_size), nn.SiLU(), nn.Linear(hidden_size, hidden_size))
@@ -94,18 +112,6 @@ class EncodedMMDiT(ModelMixin, ConfigMixin):
         )  # fmt: skip
         self.reset_parameters()
 
-    def __getattr__(self, name: str) -> Any:
-        """diffusers looks a name up among the saved arguments first; `encoding` is one of those, and here the modules."""
-        modules = self.__dict__.get("_modules")
-        return modules[name] if modules is not None and name in modules else super().__getattr__(name)
-
-    def _grid_of(self, size: int | tuple[int, int]) -> tuple[int, int]:
-        height, width = (int(n) for n in to_2tuple(size))
-        p = self.patch_size
-        if height % p or width % p or min(height, width) < p:
-            raise ValueError(f"EncodedMMDiT: a latent of {height}x{width} cells is no multiple of the patch of {p}x{p} cells.")
-        return height // p, width // p
-
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """As DiT: every block is the identity and the output zero."""
@@ -114,54 +120,68 @@ class EncodedMMDiT(ModelMixin, ConfigMixin):
         nn.init.zeros_(self.x_embedder["proj"].bias)
         for layer in (self.t_embedder.mlp[0], self.t_embedder.mlp[2]):
             nn.init.normal_(layer.weight, std=0.02)
+        if self.y_embedder is not None:
+            nn.init.normal_(self.y_embedder.embedding_table.weight, std=1.0)  # tokens as wide as an encoder's
         for block in (*self.blocks, *self.single_blocks):
             zero(*block.modulations())
         zero(self.final_layer.adaLN_modulation[1], self.final_layer.linear)
         self.encoding.reset_parameters()
 
-    def no_weight_decay(self) -> set[str]:
-        """Names of the parameters that must not be decayed."""
-        return {f"encoding.{name}" for name in self.encoding.no_weight_decay()}
-
-    def positions(self, height: int, width: int, device: torch.device | None = None) -> Positions:
-        """Positions of a grid of `height` x `width` patches as this model sees them."""
-        return patch_grid(height, width, train=self.train_grid, device=device)
-
     def forward(
         self,
         x: Tensor,
         t: Tensor,
-        text: Tensor,
+        text: Tensor | None = None,
         pooled: Tensor | None = None,
         *,
+        y: Tensor | None = None,
         text_mask: Tensor | None = None,
         positions: Positions | None = None,
+        drop_classes: Tensor | None = None,
     ) -> Tensor:
         """The velocity (noise − data) at noisy latents.
 
         Args:
-            x: (B, C, height, width). t: () or (B,), σ · 1000. text: (B, T, text_dim). pooled: (B, pooled_dim).
+            x: (B, C, height, width). t: () or (B,), σ · 1000.
+            text: (B, T, text_dim), of a model without classes.
+            pooled: (B, pooled_dim), beside text.
+            y: (B,) int64 class ids, of a model with classes; `num_classes` is the null class.
             text_mask: (B, T), true where a text token is no padding.
-            positions: of the patches; None for the plain grid.
+            positions: of the patches, row-major; None for the plain grid. Random ones (RPE-2D) have one draw a sample.
+            drop_classes: (B,) bool, ids that become the null class; None draws in training.
 
         Returns:
             (B, C, height, width).
         """
-        grid = self._checked(x, text, pooled, text_mask)
-        t = torch.as_tensor(t, device=x.device).reshape(-1)
-        if t.shape[0] not in (1, x.shape[0]):
-            raise ValueError(f"EncodedMMDiT: timesteps must be one number or ({x.shape[0]},), got {tuple(t.shape)}.")
-        c = self.t_embedder(t).expand(x.shape[0], -1)
+        grid = self._latent_grid(x)
+        if self.y_embedder is None:
+            self._check_text(x.shape[0], text, pooled, text_mask)
+            if y is not None or drop_classes is not None:
+                raise ValueError("EncodedMMDiT: got classes, but the model takes text (num_classes=0).")
+        else:
+            if text is not None or pooled is not None or text_mask is not None:
+                raise ValueError("EncodedMMDiT: got text, but the model has classes; give y.")
+            text = self.y_embedder(self._check_ids(y, x.shape[0]), drop_classes)
+            text = text.unflatten(1, (-1, self.text_embedder.in_features))
+            pooled = None if self.pooled_embedder is None else text.mean(dim=1)
+        c = self.t_embedder(self._times(t, x.shape[0], x.device)).expand(x.shape[0], -1)
         c = c if pooled is None else c + self.pooled_embedder(pooled)
-        pos = self.positions(*grid, device=x.device) if positions is None else positions
-        if pos.prefix or pos.coords.shape[1] != grid[0] * grid[1]:
-            raise ValueError(f"EncodedMMDiT: positions must hold {grid[0] * grid[1]} tokens without prefix.")
-        ctx = self.encoding.prepare(with_image(pos, x) if self.encoding.wants_image else pos)
+        ctx = self.encoding.prepare(self._place(x, t, grid, positions))
         image = self.x_embedder["proj"](x).flatten(2).transpose(1, 2)
         image = self.encoding.between(self.encoding.tokens(image, ctx), ctx, -1)
         mask = self._mask(text_mask, image)
         image = self._run(image, self.text_embedder(text), c, ctx, mask)
         return unpatchify(self.final_layer(image, c), grid, self.patch_size)
+
+    def _check_text(self, batch: int, text: Tensor | None, pooled: Tensor | None, mask: Tensor | None) -> None:
+        width = self.text_embedder.in_features
+        if text is None or text.ndim != 3 or text.shape[0] != batch or text.shape[2] != width:
+            got = None if text is None else tuple(text.shape)
+            raise ValueError(f"EncodedMMDiT: text must be ({batch}, tokens, {width}), got {got}.")
+        if (pooled is None) != (self.pooled_embedder is None):
+            raise ValueError("EncodedMMDiT: pooled text is given exactly when the model has pooled_dim > 0.")
+        if mask is not None and mask.shape != text.shape[:2]:
+            raise ValueError(f"EncodedMMDiT: text_mask must be {tuple(text.shape[:2])}, got {tuple(mask.shape)}.")
 
     def _run(self, image: Tensor, text: Tensor, c: Tensor, ctx: list[Any], mask: Tensor | None) -> Tensor:
         for i, block in enumerate((*self.blocks, *self.single_blocks)):
@@ -185,15 +205,3 @@ class EncodedMMDiT(ModelMixin, ConfigMixin):
         seen = torch.ones(image.shape[:2], dtype=torch.bool, device=image.device)
         parts = (text_mask.bool(), seen) if self.order == "text_image" else (seen, text_mask.bool())
         return torch.cat(parts, dim=1)[:, None, None]
-
-    def _checked(self, x: Tensor, text: Tensor, pooled: Tensor | None, text_mask: Tensor | None) -> tuple[int, int]:
-        batch, width = x.shape[0], self.text_embedder.in_features
-        if x.ndim != 4 or x.shape[1] != self.in_channels:
-            raise ValueError(f"EncodedMMDiT: needs latents (B, {self.in_channels}, height, width), got {tuple(x.shape)}.")
-        if text.ndim != 3 or text.shape[0] != batch or text.shape[2] != width:
-            raise ValueError(f"EncodedMMDiT: text must be ({batch}, tokens, {width}), got {tuple(text.shape)}.")
-        if (pooled is None) != (self.pooled_embedder is None):
-            raise ValueError("EncodedMMDiT: pooled text is given exactly when the model has pooled_dim > 0.")
-        if text_mask is not None and text_mask.shape != text.shape[:2]:
-            raise ValueError(f"EncodedMMDiT: text_mask must be {tuple(text.shape[:2])}, got {tuple(text_mask.shape)}.")
-        return self._grid_of(x.shape[-2:])
