@@ -45,7 +45,8 @@ def diffusion() -> str:
     return (
         f"`vispe.create_model(\"dit_b_2_rope_axial\")` (`pip install vispe[diffusion]`): "
         f"`dit_{{{sizes}}}_{{{patches}}}_{{variant}}`,\nwith every variant above that is one encoding, and {own}.\n"
-        f"`mmdit_{{{sizes}}}_{{{patches}}}_{{variant}}`, of two streams (text and image), with every variant that is one encoding."
+        f"`mmdit_{{{sizes}}}_{{{patches}}}_{{variant}}`, of two streams (text and image), with every variant that is "
+        f"one encoding."
     )
 
 

@@ -20,7 +20,8 @@ class ContrastiveClip(ScheduledTask):
     their caption than to the one with two things swapped (chance: 0.5), also by the length of captions in tokens.
 
     Args:
-        model: Image tower: any timm or vispe model; or ``open_clip:NAME``, which brings open_clip's own text tower too.
+        model: Image tower: any timm or vispe model; or ``open_clip:NAME``, which brings a text tower too (names that
+            ``vispe.open_clip.register`` adds among them).
         model_kwargs: Arguments of ``timm.create_model``, or of ``open_clip.create_model``.
         pretrained: With ``open_clip:``, a file of weights, or a tag that open_clip has locally; null is random.
         embed_dim: Channels of the common space; not with ``open_clip:``.

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import vispe  # noqa: F401  registers vispe's models in timm
+import vispe  # registers vispe's models in timm
+from vispe.adapters.open_clip import undecayed
 from vispe.encodings.base import Encoding
 
 TextPositions = Literal["learned", "rotary", "stretched"]
@@ -52,8 +53,7 @@ class TwoTowers(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Names of both towers that are not decayed."""
-        own = getattr(self.image, "no_weight_decay", set)
-        names = {"logit_scale", TABLE} | {f"image.{name}" for name in own()}
+        names = {"logit_scale", TABLE} | {f"image.{name}" for name in undecayed(self.image)}
         for place, module in self.text.named_modules(prefix="text"):
             if isinstance(module, Encoding):
                 names |= {f"{place}.{name}" for name, _ in module.named_parameters() if name.split(".")[-1] in module.no_decay}
@@ -75,6 +75,7 @@ def build_towers(
 
     if model.startswith(OPEN_CLIP):
         name = model.removeprefix(OPEN_CLIP)
+        vispe.open_clip.register()  # ours are among its names then
         if open_clip.get_model_config(name) is None:
             raise ValueError(f"ContrastiveClip: open_clip has no model {name!r}; see open_clip.list_models()")
         whole = open_clip.create_model(name, pretrained=pretrained, force_custom_text=True, **model_kwargs)

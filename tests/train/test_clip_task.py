@@ -130,6 +130,25 @@ def test_what_is_not_decayed() -> None:
     assert any(name.startswith("image.encoding") for name in net.no_weight_decay() & known)
 
 
+def test_towers_of_open_clip() -> None:
+    """Its models, and vispe's that are registered there; image sizes are respected, encodings not decayed."""
+    made = ContrastiveClip("open_clip:ViT-Ti-16-comrope", {"force_image_size": (32, 48)}, context_length=100)
+    assert made.img_size == (32, 48) and made.context == 100 and made.in_chans == 3
+    trunk = made.net.image.trunk
+    assert trunk.train_grid == (2, 3) and set(trunk.encoding) == {"comrope"}
+    names = {name for name, _ in made.net.named_parameters()}
+    own = {name for name in names if name.startswith("image.trunk.encoding.")}
+    assert own and own | {"image.trunk.cls_token"} <= made.net.no_weight_decay()
+    ids = tokenize(["fox left of lemon", "lemon left of fox"], made.context)
+    made(torch.randn(2, 3, 32, 48), ids).sum().backward()
+    assert all(p.grad is not None for name, p in made.net.named_parameters() if "encoding" in name or "positions" in name)
+
+    stock = ContrastiveClip("open_clip:ViT-B-32", {"force_image_size": 64}, text_positions="learned")
+    assert stock.img_size == (64, 64) and stock.context == 77
+    assert "text.positional_embedding" in stock.net.no_weight_decay()
+    assert stock(torch.randn(1, 3, 64, 64), ids[:, :77]).shape == (1, 2)
+
+
 def test_scale_has_an_end() -> None:
     net = task().net
     assert net.scale().item() == pytest.approx(1 / 0.07, rel=1e-3)

@@ -55,15 +55,22 @@ def param_groups(model: nn.Module, weight_decay: float = 0.2) -> list[dict[str, 
     """
     if weight_decay < 0:
         raise ValueError(f"param_groups: weight_decay must not be negative, got {weight_decay}.")
-    keep = set(model.no_weight_decay()) if hasattr(model, "no_weight_decay") else set()
-    for prefix, module in model.named_modules():
-        if isinstance(module, EncodedVisionTransformer):
-            keep |= {f"{prefix}.{name}" if prefix else name for name in module.no_weight_decay()}
+    keep = undecayed(model)
     decayed, others = [], []
     for name, p in model.named_parameters():
         if p.requires_grad:
             (others if p.ndim < 2 or name in keep else decayed).append(p)
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+
+
+def undecayed(model: nn.Module) -> set[str]:
+    """Names in a model that a module somewhere in it keeps out of weight decay."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        if hasattr(module, "no_weight_decay")
+        for name in module.no_weight_decay()
+    }
 
 
 def _import() -> Any:
